@@ -1,6 +1,6 @@
 """A readable Vision Transformer: train it, import it, see what it attends to.
 
-The names are imported when they are used: a command answers Ctrl-C and ``--version`` before torch is there.
+Names are imported on first use, so that a command answers Ctrl-C and ``--version`` before torch is loaded.
 """
 
 from importlib import import_module
@@ -41,7 +41,7 @@ __all__ = [
     "save",
 ]
 ROOMS = ("attention", "model", "weights")
-# Where the names are that vit.model has not.
+# Modules of the names that are not in vit.model.
 MODULES = {
     "FeaturePyramid": "vit.features.pyramid",
     "export": "vit.weights.export",

@@ -18,7 +18,7 @@ class Command(NamedTuple):
     """Where a command is, and what it does."""
 
     place: str  # module:function
-    extra: str | None  # that installs what the command imports beyond torch
+    extra: str | None  # the extra that installs what the command imports beyond torch; None if torch is enough
     does: str
     example: str
 
@@ -77,7 +77,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that is named first; exit with status 2 if there is none of that name."""
+    """Run the command that the first argument names; exit with status 2 if there is no such command."""
     with starting():
         _run(list(sys.argv[1:] if arguments is None else arguments))
 
@@ -113,7 +113,7 @@ def _end(message: str) -> NoReturn:
 
 
 def overview() -> str:
-    """Return the commands with what they do and an example each."""
+    """Return a list of the commands: what each does, and an example."""
     rows = [f"  {name:10}{command.does}\n            {PROGRAM} {command.example}" for name, command in COMMANDS.items()]
     return "\n".join([f"{PROGRAM} NAME ...; {PROGRAM} NAME --help lists the options of a command.\n", *rows])
 

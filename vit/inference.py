@@ -1,4 +1,4 @@
-"""A trained model made fast on a CPU: a program of OpenVINO or of torch's compiler, compared with the model."""
+"""Makes a trained model fast on a CPU, by OpenVINO or torch's compiler, and compares the logits with the model's."""
 
 import copy
 import time
@@ -21,7 +21,7 @@ from vit.support.hooks import is_hooked
 Run = Callable[[Tensor], Tensor]
 # Largest difference of a logit, as a share of the largest logit.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.int8: 0.25}
-LEAST_AGREEMENT = 0.95  # share of the calibration images whose predicted class int8 leaves as it is
+LEAST_AGREEMENT = 0.95  # share of the calibration images whose predicted class int8 must keep
 CALIBRATION_BATCH = 50
 
 
@@ -31,12 +31,12 @@ class OptimizedModel(nn.Module):
     It has no parameters, computes no gradients, and may be called from several threads.
 
     Attributes:
-        engine: What runs it: "openvino" or "compile".
+        engine: The engine that runs it: "openvino" or "compile".
         dtype: The type in which it computes. Images and logits are float32.
         image: Channels, rows and columns of the images.
         difference: Largest difference of a logit from the model's, as a share of the model's largest logit.
-        agreement: Share of the calibration images for which model and program predict one class, or None without them.
-        seconds: Time that it took to make.
+        agreement: Share of calibration images with the same class from model and program; None without such images.
+        seconds: Time that it took to make the program.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ def optimize(
 ) -> OptimizedModel:
     """Make a trained model fast on this CPU, for any number of images of its ``image_size``.
 
-    The program holds a copy of the weights: call this again after training them further. It is compared with the model
-    on batches of several sizes. It may differ by a share of the largest logit of 1e-4 in float32, and of 0.05 in
-    bfloat16. In int8 it may differ by 0.25, and predicts the same class for at least 95 % of the calibration images.
+    The program holds a copy of the weights: call this again after training them further. Its logits are compared with
+    the model's on batches of several sizes. The largest allowed difference, as a share of the largest logit, is 1e-4 in
+    float32, 0.05 in bfloat16 and 0.25 in int8. In int8, at least 95 % of the calibration images must keep their class.
 
     >>> import vit  # doctest: +SKIP
     >>> model = vit.load("cifar10")  # doctest: +SKIP
@@ -119,15 +119,15 @@ def optimize(
 
     Args:
         model: The model, on the CPU, in float32 and in evaluation mode.
-        dtype: ``torch.float32``, ``torch.bfloat16`` (faster where the CPU has instructions for it), or ``torch.int8``
+        dtype: ``torch.float32``, ``torch.bfloat16`` (faster if the CPU has instructions for it), or ``torch.int8``
             for the products of weights and bfloat16 for the rest (needs OpenVINO and NNCF).
-        calibration: For int8, a few hundred images (N, C, H, W) from the training set, normalised: they tell the range
-            of the numbers in the model.
+        calibration: For int8, a few hundred normalised images (N, C, H, W) from the training set. They show the range
+            of the activations.
         engine: "openvino" (``pip install 'vit-attention[openvino]'``), or "compile" (torch's compiler, which needs a
             C++ compiler and half a minute). None tries OpenVINO first: benchmarks/results/inference.md compares them.
 
     Raises:
-        ValueError: If the model cannot be optimised, no engine is there, or the logits differ by more than that.
+        ValueError: If the model cannot be optimised, no engine is installed, or the logits differ by more than allowed.
     """
     _check(model, dtype, calibration, engine)
     reasons = []
@@ -184,7 +184,7 @@ def _image(model: VisionTransformer) -> tuple[int, int, int]:
 
 
 def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None, engine: str) -> OptimizedModel:
-    """Return the program of one engine after the comparison with the model."""
+    """Make the program of one engine, and compare it with the model."""
     start = time.perf_counter()
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         run = ENGINES[engine](copy.deepcopy(model), dtype, calibration)  # engines may share the memory of weights
@@ -197,7 +197,7 @@ def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | No
             batches = calibration.split(CALIBRATION_BATCH)
         expected, logits = (torch.cat([each(batch) for batch in batches]) for each in (model, made))
     made.difference = ((logits - expected).abs().max() / expected.abs().max()).nan_to_num(torch.inf).item()
-    if torch.equal(logits, expected):  # all of them may be zero
+    if torch.equal(logits, expected):  # if all logits are zero, the share is 0 / 0
         made.difference = 0.0
     if not made.difference <= TOLERANCES[dtype]:
         raise ValueError(
@@ -216,10 +216,10 @@ def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | No
 
 
 class ClassTokenOnly(nn.Module):
-    """A model whose last block computes only the class token, which is all that the head reads: the same logits.
+    """A model whose last block computes only the class token, as the head reads nothing else. The logits are the same.
 
     Args:
-        model: A model of which ``reads_class_token_only`` is true.
+        model: A model for which ``reads_class_token_only`` is true.
     """
 
     def __init__(self, model: VisionTransformer) -> None:
@@ -239,12 +239,12 @@ class ClassTokenOnly(nn.Module):
 
 
 def reads_class_token_only(model: VisionTransformer) -> bool:
-    """Return whether the head and nothing else reads the last block, of which only the class token."""
+    """Return whether only the head reads the output of the last block, and only its class token."""
     last = model.blocks[-1]
     return (
         model.pool == "cls"
         and "rope" not in model.config["pos_embed"]
-        and type(model) is VisionTransformer  # another class may have methods of its own
+        and type(model) is VisionTransformer  # a subclass may override methods
         and type(last) is EncoderBlock
         and type(last.attn) is MultiHeadAttention
         and last.attn.mechanism.independent_queries
@@ -261,7 +261,7 @@ def batch_program(model: VisionTransformer, module: nn.Module | None = None) -> 
 
 
 def without_unread(model: VisionTransformer) -> nn.Module:
-    """Return a module that leaves out tokens of the last block that are not read, or the model itself."""
+    """Return a module without the tokens of the last block that the head does not read, or the model itself."""
     return ClassTokenOnly(model) if reads_class_token_only(model) else model
 
 
@@ -292,11 +292,11 @@ def check_compiler() -> None:
 
 
 def compile_program(program: torch.export.ExportedProgram) -> BytesIO:
-    """Compile a program for this CPU, its weights constant, into a package for ``aoti_load_package``."""
+    """Compile a program for this CPU, with constant weights, into a package for ``aoti_load_package``."""
     from torch._inductor import aoti_compile_and_package
 
     package = BytesIO()
-    # A program that checks its images (AOTI_RUNTIME_CHECK_INPUTS=1) would refuse a single one by the lower bound.
+    # With AOTI_RUNTIME_CHECK_INPUTS=1, the check of the lower bound would refuse a batch of one image.
     configs = {"freezing": True, "aot_inductor.check_lowerbound": False}
     aoti_compile_and_package(program, package_path=package, inductor_configs=configs)
     package.seek(0)
@@ -340,7 +340,7 @@ def _openvino(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor 
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(calibration),
         )
-    # What int8 leaves in floating point takes bfloat16, too, which is faster.
+    # In int8, operations that stay in floating point are computed in bfloat16, which is faster.
     precision = "f32" if dtype == torch.float32 else "bf16"
     settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = openvino.Core().compile_model(translated, "CPU", settings)

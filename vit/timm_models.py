@@ -1,8 +1,8 @@
 """Registers the Vision Transformers of this package with timm: ``import vit.timm_models``, then ``timm.create_model``.
 
-The names are those of ``vit.PRESETS`` with "vit_attention_" in front instead of "vit_", as timm has models of its own
-by those names, and "vit_attention_cifar10", whose weights come with the package. With ``pretrained=True`` a preset gets
-the weights of timm's model of the same size.
+The names are those of ``vit.PRESETS`` with the prefix "vit_attention_" instead of "vit_", as timm uses the latter. One
+more is "vit_attention_cifar10", whose weights come with the package. With ``pretrained=True`` a preset gets the weights
+of timm's model of the same size.
 """
 
 from dataclasses import asdict
@@ -24,7 +24,7 @@ from vit.weights.sources import POOLS
 registry = import_extra("timm.models", "timm")
 
 GlobalPool = Literal["token", "avg", "map", ""]
-NAMES = {"image_size": "img_size", "layer_scale": "init_values", "num_registers": "reg_tokens"}  # timm's of ours
+NAMES = {"image_size": "img_size", "layer_scale": "init_values", "num_registers": "reg_tokens"}  # ours: timm's
 PACKAGED = "vit_attention_cifar10"
 OF_EACH = {"first_conv": "patch_embed.proj", "classifier": "head"}
 ON_HUB = {"hf_hub_filename": "model.safetensors", "custom_load": "hf", "url": None}
@@ -38,13 +38,13 @@ class TimmVisionTransformer(VisionTransformer):
     (torch.Size([2, 10]), 4)
 
     Args:
-        img_size: Rows and columns of the images, or one number for both; other sizes are taken as well.
+        img_size: Rows and columns of the images, or one number for both; images of other sizes work as well.
         patch_size: Rows and columns of a patch, or one number for both.
         in_chans: Channels of an image.
         num_classes: Number of classes; with 0 there is no head.
         global_pool: Input of the head: "token", "avg", "map", or "" for all tokens.
         reg_tokens: Number of registers.
-        init_values: Initial factor of LayerScale; None means none.
+        init_values: Initial factor of LayerScale; None means no LayerScale.
         drop_rate: Probability of zeroing a channel of the pooled feature.
         pos_drop_rate: Probability of zeroing a channel of the embedded tokens.
         proj_drop_rate: Probability of zeroing a channel after the projections of a block.
@@ -52,7 +52,7 @@ class TimmVisionTransformer(VisionTransformer):
         drop_path_rate: Probability that an image skips a residual branch of the last block.
         device: Device of the weights.
         dtype: Type of the weights.
-        kwargs: Further arguments of ``VisionTransformer``, whose names timm shares or lacks.
+        kwargs: Further arguments of ``VisionTransformer`` that have the same name in timm, or none.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class TimmVisionTransformer(VisionTransformer):
         return super().forward_features(x, attn_mask)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pool and classify: (B, prefix + N, D) -> (B, num_classes); with global_pool "" each token by itself."""
+        """Pool and classify: (B, prefix + N, D) -> (B, num_classes). With global_pool "", classify each token."""
         feature = self.head_drop(super().forward_head(x, pre_logits=True) if self.global_pool else self.fc_norm(x))
         return feature if pre_logits else self.head(feature)
 
@@ -126,18 +126,18 @@ class TimmVisionTransformer(VisionTransformer):
         return super().get_intermediate_layers(x, *args, mask=attn_mask, **kwargs)
 
     def reset_classifier(self, num_classes: int, global_pool: GlobalPool | None = None) -> None:
-        """Replace the head by a new one for ``num_classes`` classes, and the pooling unless it is None."""
+        """Replace the head by a new one for ``num_classes`` classes, and the pooling unless ``global_pool`` is None."""
         if global_pool is not None:
             check_choice("global_pool", global_pool, get_args(GlobalPool))
             self.global_pool = global_pool
         super().reset_classifier(num_classes, POOLS.get(global_pool))
 
     def load_pretrained(self, checkpoint_path: str, prefix: str = "") -> None:
-        """Copy trained weights of a file that ``vit.load`` reads; timm calls this."""
+        """Copy trained weights from a file that ``vit.load`` can read. timm calls this."""
         start_from(self, checkpoint_path)
 
 
-# Ours by the names that timm gets, with the arguments of VisionTransformer.
+# Arguments of VisionTransformer for each of our models, by its name in timm.
 packaged = load("cifar10")
 SIZES = {name.replace("vit_", "vit_attention_", 1): arguments for name, arguments in PRESETS.items()}
 SIZES[PACKAGED] = {
@@ -162,7 +162,7 @@ def _describe_weights(name: str) -> dict[str, Any]:
         about |= {"label_names": tuple(packaged.pretrained_cfg["class_names"]), "num_classes": packaged.num_classes}
         file = Path(vit.weights.__file__).with_name("cifar10.safetensors")
         return {f"{name}.cifar10": OF_EACH | about | {"file": str(file), "custom_load": True}}
-    # The weights of timm's own model of the size, whose tensors have the same names.
+    # timm's own model of this size has the same names of tensors.
     theirs = name.replace("vit_attention_", "vit_", 1)
     return {
         tagged.replace(theirs, name, 1): asdict(about) | OF_EACH | ON_HUB | {"hf_hub_id": f"timm/{tagged}"}
@@ -180,7 +180,7 @@ def _register(name: str, arguments: dict[str, Any]) -> None:
         model = registry.build_model_with_cfg(
             TimmVisionTransformer, name, pretrained, feature_cfg=feature_cfg, **renamed | kwargs
         )
-        if isinstance(model, TimmVisionTransformer):  # timm describes the images of the weights, not those of the model
+        if isinstance(model, TimmVisionTransformer):  # timm gives the image size of the weights, not of the model
             size = {"input_size": [model.in_chans, *model.patch_embed.image_size]}
             model.pretrained_cfg = model.default_cfg = model.pretrained_cfg | size
         return model

@@ -34,7 +34,7 @@ def write_page(
 ) -> Path:
     """Write ``index.html`` into the folder of the pictures, and return its path.
 
-    Facts hold for all answers. If a question has no answer, a string gives the reason. The command made the page.
+    Facts hold for all answers. If a question has no answer, a string gives the reason. ``command`` made the page.
     """
     found = [answer for answer in answers.values() if isinstance(answer, Answer)]
     rows = head_rows(found)

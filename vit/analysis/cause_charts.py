@@ -37,9 +37,9 @@ def draw_attention_spectra(trained: Sequence[Tensor], untrained: Sequence[Tensor
 
 
 def draw_residual(effects: Tensor, num_prefix_tokens: int, path: Path) -> None:
-    """Draw how far the logit falls if one token of the residual stream is that of another image: (L + 1, N).
+    """Draw the change of the logit difference if one token of the residual stream is from another image: (L + 1, N).
 
-    Rows are places: before each layer, and after the last. Prefix tokens have a part of their own, of the same colours.
+    Rows are places: before each layer, and after the last. Prefix tokens have a panel of their own in the same colours.
     """
     rows, tokens = effects.shape
     prefix, patches = effects[:, :num_prefix_tokens], effects[:, num_prefix_tokens:]

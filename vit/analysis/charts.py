@@ -48,7 +48,7 @@ MOST_NUMBERED = 16  # heads of a layer; if a layer has more, numbers do not fit 
 def draw_distances(table: HeadTable, path: Path) -> None:
     """Draw the mean attention distance of each head by layer, and the distance of uniform attention as a line.
 
-    Figure 7 of Dosovitskiy et al. (2021) is the same chart. In it, only the first layers have local heads.
+    Figure 7 of Dosovitskiy et al. (2021) is the same chart. There, only the first layers have local heads.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
@@ -120,7 +120,7 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
 def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, path: Path) -> None:
     """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed.
 
-    The control is the accuracy without as many heads of any layers.
+    The control is the accuracy without as many random heads of all layers.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The answer to "What does the decision rest on?": heads are cut, and tokens replaced by those of another image."""
+"""The answer to "What does the decision rest on?": heads are cut, and tokens are replaced by those of another image."""
 
 from pathlib import Path
 from statistics import median

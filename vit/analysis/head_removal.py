@@ -49,7 +49,7 @@ class PruningPoint:
 
 
 class Shared:
-    """What several curves of one model on the same images have in common.
+    """What several curves of one model on the same images share, so that it is measured once.
 
     Attributes:
         points: The points that were measured, by their removed heads.
@@ -103,8 +103,8 @@ def pruning_curve(
         layers: Layers whose heads are removed; all other layers keep their heads. None means all layers.
         seed: Seed of the random order.
         rounds: How often the full and the pruned model are timed. None is 5 times; 0 leaves the speeds NaN.
-        shared: What other curves of this model, ``batches`` and ``ranking`` have measured, and this one adds to. Two
-            curves have the full model and the one without heads in common, at least.
+        shared: What other curves of this model, ``batches`` and ``ranking`` measured; this curve adds to it. Two curves
+            of the same layers share at least the full model and the one without heads.
 
     Raises:
         ValueError: If heads cannot be pruned (see ``prune_heads``), order, step or a layer is invalid, or there are no

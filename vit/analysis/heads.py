@@ -38,8 +38,8 @@ def describe_heads(
     Args:
         model: A ViT of any library, in eval mode.
         images: At least 2 images, normalised as the model expects.
-        grid: Rows and columns of patches. Needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Number of tokens before the patches. Needed if non-patch tokens also follow the patches.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
         batch_size: Number of images in one forward pass.
 
     Raises:
@@ -87,7 +87,7 @@ def describe_heads(
 
 
 def _measured(attn: Tensor, anatomy: Anatomy, patch_size: tuple[float, float]) -> dict[str, Tensor]:
-    """Sum measures over images: each is (H,), but attention (H, N, N), its spectrum (H, N), offsets (H, 2r-1, 2c-1)."""
+    """Sum measures over images: (H,) each, except attention (H, N, N), its spectrum (H, N), offsets (H, 2r-1, 2c-1)."""
     grid, prefix = anatomy.grid, anatomy.num_prefix_tokens
     to_prefix = measures.prefix_mass(attn, grid, prefix)
     spectrum = measures.singular_values(attn)

@@ -1,4 +1,4 @@
-"""Intervals of shares, of their differences, and of means over images; and their words."""
+"""Intervals of shares, of their differences, and of means over images; also in words."""
 
 import math
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from vit.support.checks import check_positive_int
 from vit.support.precision import in_double
 
 Classes = int | Tensor | None
-Unit = tuple[int, ...]  # what is cut in a layer: nothing more to say (), a head, or a head and a key
+Unit = tuple[int, ...]  # what is cut in a layer: all of it (), a head, or a head and a key
 
 
 def cut_layers(
@@ -75,10 +75,10 @@ def cut_edges(
 ) -> list[Tensor]:
     """Measure the fall of a logit without each edge query <- key of each head: one (B, H, N) for each layer.
 
-    The weight of the key becomes zero, and the other weights of the row grow in proportion until they have the sum of
-    before. So the head reads the other tokens instead, as with a mask on its logits (Geva et al. 2023, attention
+    The weight of the key becomes zero, and the other weights of the row grow in proportion until the row has its former
+    sum. So the head reads the other tokens instead, as with a mask on its logits (Geva et al. 2023, attention
     knockout). Without this, the output of the head would also shrink, and a cut would measure two things. A head that
-    reads this key alone then reads nothing.
+    reads only this key then reads nothing.
 
     Every edge takes a pass over the images, many in one batch: this is for small models. ``attribute_edges`` estimates
     the same by one backward pass.
@@ -158,7 +158,7 @@ def _estimate(attn: Tensor, slope: Tensor, rows: Sequence[int]) -> Tensor:
     """Sum over rows the gradient times what a cut of each key takes away: (B, H, N, M) twice -> (B, H, M)."""
     _check_weights(attn)
     of_layer = _rows_of(attn, rows)
-    # In double precision, as the weights left beside a large one are a small difference.
+    # This needs double precision: beside a large weight, the rest of the row is a small difference.
     weights, slope = (in_double(x[:, :, of_layer]) for x in (attn, slope))
     parts = weights * slope
     whole = parts.sum(dim=-1, keepdim=True)
@@ -216,7 +216,7 @@ def _cut(
 def asked_logit(
     model: nn.Module, images: Tensor, target: Classes, against: Classes, batch_size: int
 ) -> Callable[[Tensor, int], Tensor]:
-    """Return what measures the logit that is asked for: logits of a batch, number of its first image -> (B,)."""
+    """Return a function that measures the logit asked for: logits of a batch, number of its first image -> (B,)."""
     targets = chosen_classes(model, images, target, batch_size)
     others = None if against is None else chosen_classes(model, images, against, batch_size)
 

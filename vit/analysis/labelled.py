@@ -56,7 +56,7 @@ def labelled_images(
         model: The model, as ``vit.load`` returns it.
         noted: What the checkpoint notes of its data: "class_path" and "init_args". Empty if it notes nothing.
         root: Folder with one folder per class, to use in place of the noted data. None means the noted data.
-        count: Largest number of images to draw from each split. Of files, only those drawn are decoded.
+        count: Largest number of images to draw from each split. Only the drawn files are decoded.
 
     Raises:
         ValueError: If there are no such data, their classes differ from those of the model, or a drawn file is damaged.

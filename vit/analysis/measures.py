@@ -128,7 +128,7 @@ def follow_score(attn: Tensor, moved: Tensor, grid: Grid, num_prefix_tokens: int
 def offset_counts(attn: Tensor, grid: Grid, num_prefix_tokens: int = 0) -> Tensor:
     """Count the offsets from each querying patch to its most attended patch: (B, H, N, N) -> (H, 2r-1, 2c-1).
 
-    Offset (0, 0), the patch itself, is in the middle. Rows count down, and columns count to the right.
+    Offset (0, 0), the patch itself, is in the middle. Rows of the result count down, columns to the right.
     """
     queries = torch.arange(grid[0] * grid[1], device=attn.device)
     keys = _between_patches(attn, grid, num_prefix_tokens).argmax(dim=-1)

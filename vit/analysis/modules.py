@@ -95,6 +95,6 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _is_other_attention(module: nn.Module) -> bool:
-    """Return whether a module is an attention of other parts, as of SigLIP and CLIP in transformers."""
+    """Return whether a module is an attention with other parts, such as that of SigLIP and CLIP in transformers."""
     parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
     return not _is_attention(module) and all(isinstance(part, nn.Linear) for part in parts)

@@ -1,4 +1,4 @@
-"""The answers to how many heads can go, and which layers need theirs."""
+"""The answers to "How many heads can go?" and "Which layers need their heads?"."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     model, batches, ranking, shared = subject.model, subject.batches, subject.ranking, Shared()
     options = {"rerank": False, "shared": shared}
     curves = {order: pruning_curve(model, batches, ranking, order, rounds=CONTROLS, **options) for order in ORDERS}
-    draws = [  # timed as often as one of the others, all draws together
+    draws = [  # all draws together are timed as often as one of the other orders
         pruning_curve(model, batches, ranking, "random", seed=seed, rounds=1, **options) for seed in range(CONTROLS)
     ]
     curves["random"] = _mean_curve(draws)
@@ -52,7 +52,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
 
 
 def _mean_curve(curves: Sequence[Sequence[PruningPoint]]) -> list[PruningPoint]:
-    """Return the first curve with the mean accuracy and speed of all; they differ in the heads that went."""
+    """Return the first curve with the mean accuracy and speed of all curves, which removed different heads."""
     return [
         replace(points[0], accuracy=mean(x.accuracy for x in points), speedup=mean(x.speedup for x in points))
         for points in zip(*curves, strict=True)

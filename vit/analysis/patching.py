@@ -42,8 +42,8 @@ def patch_activations(
 ) -> Tensor:
     """Replace each activation of clean images by that of corrupted ones, and measure the fall of a logit.
 
-    A fall shows what the logit of the clean image needs. To see what suffices, exchange the two sets of images: then a
-    negative fall, which is a rise, shows what brings the class back.
+    A fall shows what the logit of the clean image needs. To see what suffices, exchange the two sets of images: a
+    negative fall is then a rise, and shows what brings the class back.
 
     Every place takes a pass over the images, many in one batch: this is for small models, or a few ``places``.
     ``attribute_patches`` estimates the same by one backward pass.
@@ -56,7 +56,7 @@ def patch_activations(
     Args:
         model: A ``vit.VisionTransformer`` in eval mode.
         clean: Images (B, C, H, W), normalised as the model expects.
-        corrupted: One other image for each, (B, C, H, W), such as one of another class, or the same without a part.
+        corrupted: Another image for each, (B, C, H, W), such as one of another class, or the same image without a part.
         site: What is replaced: the output of a "head" before the output projection, at all tokens; the output of an
             "attention" or an "mlp" at one token; or the "residual" stream at one token, before each layer and after the
             last.
@@ -203,7 +203,7 @@ def _checked_places(places: Sequence[Place] | None, layers: int, units: int, sit
 def _prepared(
     model: nn.Module, clean: Tensor, corrupted: Tensor, site: Site, target: Classes, against: Classes, batch_size: int
 ) -> Callable[[Tensor, int], Tensor]:
-    """Check the inputs, and return what measures the logit (see ``asked_logit``)."""
+    """Check the inputs, and return the function that measures the logit (see ``asked_logit``)."""
     check_choice("site", site, get_args(Site))
     check_positive_int("batch_size", batch_size)
     if not isinstance(model, VisionTransformer) or not all(isinstance(block, EncoderBlock) for block in model.blocks):

@@ -1,4 +1,4 @@
-"""How much a model depends on the positions of its patches: its accuracy with other positions, and at another size.
+"""Measures how much a model depends on the positions of its patches: accuracy with other positions and at another size.
 
 Letters in the einops patterns: b batch, n positions, d channels of a token.
 """

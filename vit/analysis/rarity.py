@@ -19,7 +19,7 @@ from vit.support.ranks import rank_correlation
 
 
 def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
-    """Average ``rare_correlations`` over images: one (H,) for each layer, and a control like it.
+    """Average ``rare_correlations`` over images: one (H,) for each layer, and the same for a control.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -33,11 +33,11 @@ def rare_attention(model: nn.Module, images: Tensor, batch_size: int = 32) -> tu
 
 @torch.no_grad()
 def rare_correlations(model: nn.Module, images: Tensor, batch_size: int = 32) -> tuple[list[Tensor], list[Tensor]]:
-    """Correlate the attention that patches get with their rarity: one (B, H) for each layer, and a control like it.
+    """Correlate the attention that patches get with their rarity: one (B, H) per layer, and the same for a control.
 
     The correlation is Spearman's over the patches of an image. It is 1 if rarer patches always get more attention, and
-    0 if all patches are equally rare. The control uses the rarity of the next image instead. Then only position
-    explains the correlation: rare patches may often be in the middle, and a head may look there in any image.
+    0 if all patches are equally rare. The control uses the rarity of the next image instead, so only position can
+    explain its correlation: rare patches may often be in the middle, and a head may look there in any image.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()

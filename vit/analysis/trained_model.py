@@ -73,7 +73,7 @@ def read_trained_model(source: str | Path, root: str | None, count: int) -> Trai
 
     Args:
         source: What ``vit.load`` takes: a training checkpoint, a file of weights of any library, or a name.
-        root: Folder of class folders. None takes the data that a training checkpoint notes.
+        root: Folder of class folders. None takes the data that the training checkpoint names.
         count: Largest number of images of each kind.
 
     Raises:

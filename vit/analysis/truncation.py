@@ -19,10 +19,10 @@ from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
 from vit.support.precision import in_double
 
-WIDER = 16  # vectors more than are asked for, so that those converge
-FEW = 10  # times as many rows as vectors, from which on the iteration is faster
-ROUNDS, BETWEEN = 4, 3  # at most; multiplications between two looks at the result
-CONVERGED = 1e-9  # of an eigenvalue
+WIDER = 16  # extra vectors, so that those asked for converge
+FEW = 10  # the iteration is faster if there are at least this many times as many rows as vectors
+ROUNDS, BETWEEN = 4, 3  # rounds at most, and multiplications in each before a look at the result
+CONVERGED = 1e-9  # largest remaining error, as a share of an eigenvalue
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def truncated(attn: Tensor, rank: int, vectors: Tensor | None = None) -> Tensor:
         vectors: All left singular vectors, those of the largest singular values last, if they are known.
     """
     vectors = leading_vectors(_gram(attn), rank) if vectors is None else vectors[..., -rank:]
-    wide = at_least_float32(attn)  # the vectors are exact to double precision, and their products as the weights are
+    wide = at_least_float32(attn)  # only the vectors need double precision
     vectors = vectors.to(wide)
     coordinates = einsum(vectors, wide, "b h n k, b h n m -> b h k m")
     return einsum(vectors, coordinates, "b h n k, b h k m -> b h n m").to(attn)
@@ -137,7 +137,7 @@ def leading_vectors(matrices: Tensor, count: int) -> Tensor:
     """Return the eigenvectors of the largest eigenvalues: symmetric (..., N, N) -> (..., N, count), the largest last.
 
     For few of many vectors, repeated multiplication takes a third of the time of all eigenvectors (subspace iteration;
-    Halko et al. 2011). Where it does not converge to ``CONVERGED``, all are computed.
+    Halko et al. 2011). If it does not converge to ``CONVERGED`` for a matrix, all its eigenvectors are computed.
     """
     size, width = matrices.shape[-1], count + WIDER
     if FEW * width > size:

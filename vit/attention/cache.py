@@ -1,6 +1,6 @@
 """Caches of a growing sequence, so that each token is projected once: keys and values, or a state of constant size.
 
-Letters: B batch, H heads that keys and values have, N new tokens, M tokens so far, d channels per head.
+Letters: B batch, H heads of keys and values, N new tokens, M tokens so far, d channels per head.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,9 +14,9 @@ from vit.support.checks import check_positive_int
 class KeyValueCache:
     """Keys and values of one attention layer while a sequence grows, for inference.
 
-    In causal self-attention it grows with the sequence; in cross-attention it keeps those of the context. The first
-    step allocates memory for ``max_length`` tokens, so that each step copies only the new ones. Cached tensors carry no
-    gradient.
+    In causal self-attention it grows with the sequence; in cross-attention it keeps the keys and values of the context.
+    The first step allocates memory for ``max_length`` tokens, so that each step copies only the new ones. Cached
+    tensors carry no gradient.
 
     >>> import torch
     >>> from vit.attention import MultiHeadAttention
@@ -119,7 +119,7 @@ class StateCache:
         return state
 
     def replace(self, state: Tensor, tokens: int) -> None:
-        """Keep the state after so many new tokens."""
+        """Keep the state after this number of new tokens."""
         self._state = state.detach()
         self.length += tokens
 
@@ -131,12 +131,12 @@ class StateCache:
 
 @contextmanager
 def kept_at_errors(caches: Iterable[KeyValueCache | StateCache]) -> Iterator[None]:
-    """Leave caches as they were before the block if it raises an error, so that the next call goes on from there."""
+    """Restore caches if the ``with`` block raises an error, so that the next call can continue from there."""
     before = [(cache, dict(vars(cache))) for cache in caches]
     try:
         yield
     except BaseException:
         for cache, attributes in before:
-            # What was written behind the old length is not read.
+            # Keys and values beyond the old length are never read.
             vars(cache).update(attributes)
         raise

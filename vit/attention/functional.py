@@ -106,7 +106,7 @@ def additive_logits(q: Tensor, k: Tensor, direction: Tensor) -> Tensor:
 
 
 def shifted_sum(v: Tensor, kernel: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Sum the values around each patch, by one weight for each offset: (B, H, N, e), (H, k, k) -> (B, H, N, e).
+    """Sum the values around each patch, with one weight for each offset: (B, H, N, e), (H, k, k) -> (B, H, N, e).
 
     ``output[y, x] = sum_uw kernel[u, w] v[y + u - k // 2, x + w - k // 2]``, where values beyond the border are zero.
     ``grid`` is the rows and columns of the patches.
@@ -233,7 +233,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def check_are_last(q: Tensor, k: Tensor) -> None:
-    """Raise a ValueError if queries cannot be the last of the keys' positions, as those of causal attention are."""
+    """Raise a ValueError if there are more queries than keys: causal queries are the last of the keys' positions."""
     if q.shape[-2] > k.shape[-2]:
         raise ValueError(
             f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
@@ -261,9 +261,9 @@ def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> 
 def rotate(x: Tensor, angles: Tensor, parts: int = 1) -> Tensor:
     """Turn pairs of channels by an angle for each position: (B, H, N, d), (N, d / 2) -> (B, H, N, d).
 
-    Channel i turns with channel i + d / 2; angles of (B, N, d / 2) are those of each sequence. The product of a rotated
+    Channels i and i + d / 2 form a pair. Angles (B, N, d / 2) give each sequence its own. The product of a rotated
     query and a rotated key depends on the difference of their positions (Su et al. 2021). With several ``parts``, each
-    part of the channels turns by itself, as if it were a head: every p-th frequency of d channels is one of d / p.
+    part of the channels turns like a separate head, by every ``parts``-th angle.
 
     Raises:
         ValueError: If the angles have another shape.
@@ -279,5 +279,5 @@ def rotate(x: Tensor, angles: Tensor, parts: int = 1) -> Tensor:
         angles = rearrange(angles, "b n d -> b 1 n d")
     first, second = rearrange(x, "b h n (two d) -> two b h n d", two=2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    # Not by einops, whose pack cannot tell the number of channels of an empty batch.
+    # Not einops.pack, which cannot infer the number of channels of an empty batch.
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -30,11 +30,11 @@ from vit.attention.multihead_checks import (
 from vit.attention.qkv import make_projections, project, project_context, project_to
 
 for function in ("rearrange", "repeat", "rotate"):
-    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+    torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
 
 
 class Group(NamedTuple):
-    """Sequences of one length among packed ones."""
+    """Packed sequences of one length."""
 
     sequences: int
     tokens: int  # of each sequence
@@ -45,9 +45,9 @@ class MultiHeadAttention(nn.Module):
     """Parallel attention heads, each with its own projections of the tokens (Vaswani et al. 2017, sec. 3.2.2).
 
     ``concat(head_1, ..., head_H) W_proj``, where head i projects the tokens to its own queries, keys and values. The
-    three projections are one matrix ``qkv``, with timm's names and the order of ``nn.MultiheadAttention.in_proj``. For
-    a context of another width they are two, ``q`` and ``kv``; for keys and values from tokens of different widths they
-    are three, ``q``, ``k`` and ``v``.
+    three projections are one layer ``qkv``, with timm's name and the order of ``nn.MultiheadAttention.in_proj``. For a
+    context of another width there are two layers, ``q`` and ``kv``. For keys and values from tokens of different widths
+    there are three, ``q``, ``k`` and ``v``.
 
     >>> import torch
     >>> attention = MultiHeadAttention(48, num_heads=3)
@@ -165,12 +165,12 @@ class MultiHeadAttention(nn.Module):
             x: Tokens that give the queries.
             context: Tokens (B, M, context_dim) that give the keys, and the values as well unless ``values`` are given;
                 None means ``x``.
-            values: Tokens (B, M, value_context_dim) that give the values, one beside each token of the context.
+            values: Tokens (B, M, value_context_dim) that give the values, one for each token of the context.
             mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add
                 to the logits. The values of a query that may attend to no key are zero.
             cache: Without a context, keys and values of the tokens before ``x``; those of ``x`` are appended (causal
-                attention only). With one, keys and values of the context: an empty cache is filled, and a filled one is
-                used as it is. Mechanisms with a state take a ``StateCache`` as well, which does not grow.
+                attention only). With a context, its keys and values: the first call computes them, later calls reuse
+                them. Mechanisms with a state also take a ``StateCache``, which does not grow.
             grid: Rows and columns of the patches that end the sequence; mechanisms on images need it.
             angles: Rotary angles (N, d / 2) of the positions of ``x`` (see ``rotary_angles``), or (B, N, d / 2), for
                 self-attention.
@@ -241,7 +241,7 @@ class MultiHeadAttention(nn.Module):
         """
         if context is None:
             q, k, _ = self.heads(x, angles=angles)
-        else:  # values may have tokens of their own, which weights do not depend on
+        else:  # weights do not depend on the tokens of the values
             check_context(self, context, angles)
             q, k = self.queries(x), self._split_keys(project_to("k", self, context))
         k, _ = self._repeat_kv(k, k)
@@ -283,7 +283,7 @@ class MultiHeadAttention(nn.Module):
         return rotate(q, angles, parts), rotate(k, angles, parts), v
 
     def queries(self, x: Tensor) -> Tensor:
-        """Compute the queries of each head beside a context: (B, N, D) -> (B, H, N, d)."""
+        """Compute the queries of each head for cross-attention: (B, N, D) -> (B, H, N, d)."""
         check_tokens(self, "x", x, self.embed_dim, "embed_dim")
         return self._split_queries(project_to("q", self, x))
 

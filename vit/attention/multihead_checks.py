@@ -1,6 +1,6 @@
 """Checks of the arguments and inputs of ``MultiHeadAttention``.
 
-Each check reads the attributes of the module, and raises a ValueError that quotes both values and the remedy.
+Each check reads the attributes of the module, and raises a ValueError that quotes the values and names a remedy.
 """
 
 import torch
@@ -30,7 +30,7 @@ def check_widths(attention: nn.Module, name: str, width: int) -> None:
 
 
 def check_tied(attention: nn.Module) -> None:
-    """Check that what shares one projection has one width: queries, keys and values, or keys and values."""
+    """Check that tied projections have one width: queries, keys and values, or keys and values only."""
     if attention.tie_qkv and attention.tie_kv:
         raise ValueError("tie_qkv (True) makes keys and values equal as well: set tie_kv (True) to False")
     if attention.tie_qkv and not (
@@ -74,7 +74,7 @@ def check_tokens(attention: nn.Module, name: str, tokens: Tensor, width: int, wi
             f"{name} has shape {tuple(tokens.shape)}, but this attention takes (batch, tokens, {width}): "
             f"check {width_name} ({width})"
         )
-    if type(attention.proj) is not nn.Linear:  # identity, or an adapter or quantised layer with rules of its own
+    if type(attention.proj) is not nn.Linear:  # identity, or an adapter or quantised layer with its own rules
         return
     weight = attention.proj.weight
     if tokens.device != weight.device:
@@ -93,7 +93,7 @@ def check_takes_mask(attention: nn.Module) -> None:
 
 
 def check_takes_angles(attention: nn.Module) -> None:
-    """Check that rotary positions count distances, as they do if a mechanism uses dot products alone."""
+    """Check that the mechanism needs only dot products of queries and keys, so that rotary positions are relative."""
     if not attention.mechanism.rotated_parts:
         raise ValueError(
             f"{type(attention.mechanism).__name__} uses queries and keys in other ways than by their dot product, so "
@@ -102,14 +102,14 @@ def check_takes_angles(attention: nn.Module) -> None:
 
 
 def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) -> None:
-    """Check a context and what is given beside it."""
+    """Check a context, and that no angles are given with it."""
     if angles is not None:
         raise ValueError("angles are the positions of self-attention: pass no angles beside a context")
     check_tokens(attention, "context", context, attention.context_dim, "context_dim")
 
 
 def check_values(attention: nn.Module, context: Tensor | None, values: Tensor | None) -> None:
-    """Check the tokens of the values beside a context, or that there need be none."""
+    """Check the tokens of the values, or that none are needed."""
     width, of_keys = attention.value_context_dim, attention.context_dim
     if values is None:
         if width != of_keys:
@@ -128,7 +128,7 @@ def check_values(attention: nn.Module, context: Tensor | None, values: Tensor | 
 
 
 def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Tensor | None) -> None:
-    """Check that self-attention may keep its keys, and the mask before the cache grows."""
+    """Check that self-attention may use a cache, and that the mask fits, before the cache grows."""
     _check_causal(attention)
     if mask is not None:
         check_takes_mask(attention)
@@ -136,7 +136,7 @@ def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Ten
 
 
 def check_state(attention: nn.Module, context: Tensor | None, mask: Tensor | None) -> None:
-    """Check that attention may keep a state in place of its keys."""
+    """Check that attention may use a ``StateCache`` with this context and mask."""
     if context is not None:
         raise ValueError("a StateCache keeps no context: pass a KeyValueCache beside it")
     _check_causal(attention)

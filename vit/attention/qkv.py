@@ -1,4 +1,4 @@
-"""The projections of attention to queries, keys and values: one layer, two or three, whose names are timm's.
+"""The projections of attention to queries, keys and values: one, two or three layers, with timm's names.
 
 Each function reads the attributes of a ``MultiHeadAttention``.
 """
@@ -12,7 +12,7 @@ from vit.support.hooks import is_plain
 
 
 def make_projections(attention: nn.Module, bias: bool) -> None:
-    """Give attention its layers: ``qkv``, or ``q`` and ``kv``, or ``q``, ``k`` and ``v``."""
+    """Build the layers of attention: ``qkv``, or ``q`` and ``kv``, or ``q``, ``k`` and ``v``."""
     shared = attention.num_kv_heads, attention.num_heads
     k, v = (dim * shared[0] // shared[1] for dim in (attention.key_dim, attention.value_dim))
     q, kv_dims = attention.key_dim, [k] if attention.tie_kv else [k, v]
@@ -64,7 +64,7 @@ def project_to(part: Literal["q", "k", "v", "kv"], attention: nn.Module, tokens:
 
 
 def _project_by_rows(layer: nn.Linear, rows: slice, tokens: Tensor) -> Tensor:
-    """Project tokens by some rows of a layer."""
+    """Project tokens by some rows of a layer's weight matrix."""
     if not is_plain(layer, nn.Linear):  # such as an adapter, which computes all rows
         return layer(tokens)[..., rows]
     return F.linear(tokens, layer.weight[rows], None if layer.bias is None else layer.bias[rows])

@@ -1,4 +1,4 @@
-"""Tells whether all images of a batch pass a model as the first two do, on which its parts were found."""
+"""Checks whether all images of a batch pass a model as the first two did when its parts were found."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from vit.capture.last_tokens import fixes_logits
 def pass_alike(model: nn.Module, images: Tensor, anatomy: Anatomy) -> bool:
     """Return whether images (B, C, H, W) pass as many attentions as the first two, and are read at the same place.
 
-    Some models leave early if they are sure of an image, or of all images of a batch.
+    Some models exit early if they are sure of an image, or of all images of a batch.
     """
     if len(images) <= 2:
         return True

@@ -1,4 +1,4 @@
-"""Compares the attention of one image alone with its rows in a batch: which axis is the images, and which the heads.
+"""Compares the attention of one image alone with its rows in a batch, to tell the axis of images from that of heads.
 
 Attention of three axes (B * H, N, M) does not say whether images or heads come first. Nor do four axes if there are as
 many images as heads. Letters in the einops patterns: b batch, h heads, n queries, m keys.
@@ -21,13 +21,13 @@ KNOWN: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()  # wha
 
 
 def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
-    """Return the numbers of the attention calls of three axes whose first one is heads, then images: (H * B, N, M).
+    """Return the numbers of the attention calls with three axes in which heads come before images: (H * B, N, M).
 
     The result is kept for each model, because it is needed for every pass.
 
     Args:
         model: A ViT in eval mode.
-        images: Images as the model takes them, (B, C, H, W). The first one is passed alone and beside another.
+        images: Images as the model takes them, (B, C, H, W). The first one is passed alone and beside a noisy copy.
 
     Raises:
         ValueError: If attention of three axes is in neither order.
@@ -41,14 +41,14 @@ def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
 
 
 def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
-    """Let a copy have what ``heads_first_calls`` has found for its model, so that hooks see no further pass."""
+    """Give a copy of a model what ``heads_first_calls`` found, so that hooks see no further pass."""
     if model in KNOWN:
         KNOWN[copied] = KNOWN[model]
 
 
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
-    """Return which of the calls of three axes have the heads first."""
+    """Return which of the calls with three axes have the heads first."""
     pair = torch.cat([image, image + noise_like(image)])
     together = _undivided(model, pair)
     alone = [_undivided(model, one) for one in pair.split(1)]
@@ -81,7 +81,7 @@ def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
 def mix_random(attn: Tensor) -> Tensor:
     """Mix one random number for each key by attention: (B, H, N, M) -> (B, H, N).
 
-    It is compared in place of the weights, so that memory does not hold those of all layers.
+    The result is compared in place of the weights, because those of all layers would fill memory.
     """
     numbers = torch.randn(attn.shape[-1], generator=torch.Generator().manual_seed(0)).to(attn)
     return einsum(attn.detach(), numbers, "b h n m, m -> b h n")
@@ -103,7 +103,7 @@ def check_alone(
         ValueError: If they differ.
     """
     check_count(model, len(several), len(several[0]), len(alone))
-    # The steps of dynamically quantised layers are those of the largest number in the batch.
+    # The largest number in the batch sets the step size of dynamically quantised layers.
     is_rough = any("quantized" in type(module).__module__ for module in model.modules())
     for call in calls:
         moved = _moved(several[call][row : row + 1], alone[call])

@@ -43,10 +43,10 @@ class Anatomy:
         pooled: Whether an attention with one query pools the tokens after the last layer.
         parts: The layers, and the places just before and after them.
         cells: The patch that each pixel belongs to, row by row from 0, or -1 if the model never sees it, (H, W).
-        orders: The places of the tokens in the order of the first layer, for each call that has them in another one.
+        orders: For each call whose tokens are in another order: their places, in the order of the first layer.
         reading: Where the logits read the tokens.
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
-        weighs_anew: Whether each image has other shares of the same tokens. If so, ``readout`` is the mean of two.
+        weighs_anew: Whether the shares of the read tokens differ between images. If so, ``readout`` is the mean of two.
         reads_more: Whether the logits read anything but the last tokens, such as tokens of an earlier layer.
         model: Name of the model's class.
     """
@@ -74,10 +74,10 @@ class Anatomy:
 
     @property
     def readout(self) -> Tensor:
-        """Share of each token in the logits, (N,): the norm of the Jacobian of the logits by the last tokens.
+        """Share of each token in the logits, (N,): the norm of their Jacobian with respect to the last tokens.
 
-        The shares sum to one. A class token that alone is read has share 1. Each of N averaged tokens has share 1 / N.
-        The tokens with a share are the read-out tokens.
+        The shares sum to one. If only the class token is read, it has share 1. Each of N averaged tokens has share
+        1 / N. The tokens with a share are the read-out tokens.
 
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or
@@ -96,7 +96,7 @@ class Anatomy:
         )
 
     def check_reads_last(self) -> None:
-        """Raise a ValueError if the logits read anything but the last tokens: no row of attention leads to all."""
+        """Raise a ValueError if the logits read more than the last tokens: no row of attention would cover it all."""
         if self.reads_more:
             raise ValueError(
                 f"the logits of {self.model} read more than its last tokens (they move with the image while these are "

@@ -98,7 +98,7 @@ def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
     """Return the numbers of the attention calls that influence the logits of an image (1, C, H, W).
 
     Raises:
-        ValueError: If there is none, or for the reasons of ``run_intercepted``.
+        ValueError: If there is no such call, or for the reasons of ``run_intercepted``.
     """
     return _layers(model, image)[0]
 
@@ -136,7 +136,7 @@ def run_intercepted(
         images: Images as the model takes them.
         edit: Called as ``edit(layer, attn)``. The weights that it returns multiply the values.
         calls: Numbers of the attention calls that count as layers, as in ``Anatomy.calls``; None is all.
-        orders: The places of the tokens in order for each call that moves them, as in ``Anatomy.orders``.
+        orders: For each call whose tokens are in another order: their places, as in ``Anatomy.orders``.
 
     Raises:
         ValueError: As in ``capture_attention``, but changed logits are allowed, because an edit may change them.
@@ -194,7 +194,7 @@ def differentiable(images: Tensor) -> Tensor:
 
 
 def two_of(images: Tensor) -> Tensor:
-    """Return the first two of images (B, C, H, W); of a single one, also its mirror image."""
+    """Return the first two of images (B, C, H, W), or a single image and its mirror image."""
     first = differentiable(images[:1])
     return torch.cat([first, differentiable(images[1:2]) if len(images) > 1 else first.flip(-1)])
 

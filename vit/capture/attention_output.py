@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.alone import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 
-# By name, without underscores and the "i" and "r" of operators in place and with their operands reversed.
+# Names of functions, without underscores, and without the "i" of in-place and the "r" of reversed operators.
 PRODUCTS, QUOTIENTS = ("mul", "multiply"), ("div", "divide", "truediv", "true_divide")
 SUMS, DIFFERENCES = ("add",), ("sub", "subtract")
 COPIES = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "clone", "contiguous", "reshape", "dropout")
@@ -28,7 +28,7 @@ class AttentionOutput:
 
     attn: Tensor  # the weights, (B, H, N, M)
     values: Tensor  # (B, H, M, d)
-    projection: Tensor | None = None  # of the output, (C, H * d), times the factors that follow, as of LayerScale
+    projection: Tensor | None = None  # of the output, (C, H * d), times the factors that follow, such as LayerScale
     added_to: Tensor | None = None  # the tokens that the output is added to; None if something else comes before
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 import torch.utils.checkpoint
 
-# What runs around the function of a checkpoint, by its names in the versions of torch.
+# Names of the generator around the function of a checkpoint, in different versions of torch.
 GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
 
 
@@ -27,7 +27,7 @@ def _nothing(*_: Any, **__: Any) -> Iterator[None]:
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Within the context, compiled functions run uncompiled, and ``checkpoint`` calls its function alone."""
+    """Within the context, compiled functions run uncompiled, and ``checkpoint`` only calls its function."""
     module = torch.utils.checkpoint
     with ExitStack() as stack:
         # A checkpoint computes again in the backward pass, after the interception. Torch has no public switch.

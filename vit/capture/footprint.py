@@ -23,9 +23,9 @@ AXES = ("row", "column")
 
 
 def find_cells(model: nn.Module, image: Tensor, call: int, layout: Layout) -> Tensor:
-    """Return the patch of each pixel of an image (1, C, H, W), row by row from 0, or -1 if none sees it: (H, W).
+    """Return the patch that each pixel of an image (1, C, H, W) belongs to, or -1 if no patch sees it: (H, W).
 
-    A pixel that several overlapping patches see belongs to the one whose middle is nearest.
+    Patches are numbered row by row from 0. Of overlapping patches, a pixel belongs to the one with the nearest middle.
 
     Args:
         model: A ViT in eval mode.
@@ -42,7 +42,7 @@ def find_cells(model: nn.Module, image: Tensor, call: int, layout: Layout) -> Te
 
 
 def even_cells(sides: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """Divide an image of these rows and columns of pixels evenly: the cell of each pixel, (H, W).
+    """Return the cell of each pixel if an image of these rows and columns of pixels is divided evenly: (H, W).
 
     >>> even_cells((2, 4), (1, 2)).tolist()
     [[0, 0, 1, 1], [0, 0, 1, 1]]
@@ -126,14 +126,14 @@ def _shares_of_lines(model: nn.Module, image: Tensor, call: int, layout: Layout,
 
 @torch.enable_grad()
 def _never_seen(model: nn.Module, image: Tensor, call: int) -> Tensor:
-    """Return which single pixels move no token, (H, W), as outside of a round window, which lines cannot tell."""
+    """Return which pixels move no token, (H, W). Lines miss some of them, such as those outside of a round window."""
     noisy = (image + noise_like(image)).detach().requires_grad_()
     values = values_of(model, noisy, call)
     slope = torch.autograd.grad(values.square().sum(), noisy, allow_unused=True)[0] if values.requires_grad else None
     if slope is None:  # the tokens are made without gradients
         return torch.zeros(image.shape[-2:], dtype=torch.bool, device=image.device)
     flat = reduce(slope.abs(), "1 c h w -> h w", "max") == 0
-    # A slope of zero is no proof, as a maximum has it too.
+    # A slope of zero is no proof, because a maximum has one too.
     with torch.no_grad():
         moved = values_of(model, torch.where(flat, image, noisy), call) - values
     return flat & bool(moved.abs().max() <= ROUNDING * values.abs().max())

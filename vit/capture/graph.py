@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class FollowValues(TorchFunctionMode):
-    """A context in which what is computed from a tensor with a gradient has one, after ``detach()`` and ``no_grad()``.
+    """A context in which gradients follow values through ``detach()`` and ``no_grad()`` too.
 
     Parameters alone start no graph.
     """
@@ -19,7 +19,7 @@ class FollowValues(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function in the graph if an argument is."""
+        """Call the function, within the autograd graph if an argument is in it."""
         if func in (Tensor.detach, Tensor.data.__get__):
             return args[0]
         with torch.enable_grad() if _in_graph((*args, *(kwargs or {}).values())) else nullcontext():

@@ -161,7 +161,7 @@ class InterceptAttention(TorchFunctionMode):
         self.num_softmaxes += 1
 
     def mark_other_axis(self, probabilities: Tensor, keys: int) -> None:
-        """Start to follow the result of a softmax over another axis than the last, if one more axis is as long."""
+        """Start to follow the result of a softmax over an axis other than the last, if one more axis is as long."""
         size = probabilities.shape[keys]
         if probabilities.ndim in (3, 4) and size > 1 and probabilities.shape.count(size) == 2:
             self.weights[probabilities] = Weights((size, size), frozenset())
@@ -192,7 +192,7 @@ class InterceptAttention(TorchFunctionMode):
         return rearrange(tensor, f"{self.axes} n m -> b h n m", b=self.num_images)
 
     def mixes(self, attn: Tensor, values: Tensor) -> bool:
-        """Return whether a product of two tensors is that of weights and values."""
+        """Return whether two tensors are weights and the values that they multiply."""
         weights = self.weights.get(attn)
         return weights is not None and attn.shape[-2:] == weights.shape and attn.ndim == values.ndim < 5
 

@@ -1,7 +1,7 @@
-"""Finds the last tokens: the place after all layers that everything the logits read passes as tokens.
+"""Finds the last tokens: a place after all layers whose tokens are all that the logits read.
 
 The tokens there are exchanged for those of another image. If the logits are then those of the other image, they read
-nothing else: no tokens of an earlier layer, and no pixels. A place is one of tokens if none of its numbers depends on
+nothing else: no tokens of an earlier layer, and no pixels. The numbers at a place are tokens if none of them depends on
 two tokens when all captured attention is the identity.
 
 Letters in the einops patterns: k images, n tokens.
@@ -24,7 +24,7 @@ from vit.capture.mixing import COPIES, change_halves, is_unmixed
 from vit.capture.moved import changes, rounding
 from vit.capture.trace import Boundary, Trace
 
-MOST_TRIED = 12  # modules after the last attention
+MOST_TRIED = 12  # inputs and outputs of modules after the last attention
 MOST_RESULTS = 48  # of functions after the last attention
 
 
@@ -32,7 +32,7 @@ MOST_RESULTS = 48  # of functions after the last attention
 def last_place(
     model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, start: int
 ) -> Boundary | None:
-    """Return the last input or output of a module that is the last tokens (B, N, D), or None if there is none.
+    """Return the latest input or output of a module that holds the last tokens (B, N, D), or None if there is none.
 
     Args:
         model: A ViT in eval mode.
@@ -40,7 +40,7 @@ def last_place(
         trace: The events of a pass.
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number N of tokens.
-        start: What ``check_unmixed`` has returned.
+        start: What ``check_unmixed`` returned.
     """
     after = trace.tokens[trace.attentions[-1].num_before :]
     events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
@@ -56,9 +56,9 @@ def last_place(
 
 @torch.no_grad()
 def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor) -> bool:
-    """Return whether the logits of two images (2, C, H, W) are equal if the first gives its tokens at a place to both.
+    """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
-    A module that is called several times is no such place, because its first call would be changed too.
+    If the module is called several times, the answer is no, because its first call would be changed too.
     """
     passed = []
 
@@ -77,7 +77,7 @@ def result_fixes_logits(
 ) -> bool:
     """Return whether the result of some function after attention call ``last`` is the last tokens.
 
-    It is asked where no module has them, as in a forward method that adds up everything itself.
+    This is for models in which no module has them, such as one whose forward method adds up everything itself.
     """
     if num_tokens < 2:
         return True
@@ -106,9 +106,9 @@ def result_fixes_logits(
 
 @torch.no_grad()
 def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
-    """Return whether the logits of two images are equal if attention call ``last``, which pools tokens, has no weights.
+    """Return whether two images have equal logits if the weights of call ``last``, which pools the tokens, are zero.
 
-    They then read nothing but what it pools.
+    If so, the logits read nothing but what it pools.
     """
 
     def without(call: int, attn: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
 
 
 class _ResultsAfter(TorchFunctionMode):
-    """Numbers the results (of three axes or more) of functions after an attention call, and lets ``change`` see them.
+    """Numbers the results with three or more axes of functions after an attention call, and passes them to ``change``.
 
     It is entered after the interception, so that it sees what the model calls and not what the interception does.
     """
@@ -137,7 +137,7 @@ class _ResultsAfter(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and let its result be seen and changed."""
+        """Call the function, and pass its result to ``change``."""
         result = func(*args, **(kwargs or {}))
         if self.number < 0 or not isinstance(result, Tensor) or result.ndim < 3 or not result.is_floating_point():
             return result
@@ -146,7 +146,7 @@ class _ResultsAfter(TorchFunctionMode):
 
 
 def _and_first(pair: Tensor) -> Tensor:
-    return torch.cat([pair, pair[:1]])  # what the first image differs by from itself is rounding
+    return torch.cat([pair, pair[:1]])  # the first image twice: its two results differ by rounding alone
 
 
 def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:

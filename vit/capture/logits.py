@@ -29,7 +29,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def result_of(output: Any) -> Tensor:
-    """Return the logits in the output of a model; of a model without, its pooled feature, or else its tokens.
+    """Return the logits in the output of a model, or else its pooled feature, or else its tokens.
 
     Raises:
         ValueError: If there is none of these.

@@ -1,8 +1,8 @@
 """Finds by experiment what mixes tokens besides the captured attention.
 
-All captured attention is replaced by the identity, and tokens are changed where they enter the first layer. No token
-may then depend on two others. This needs no list of functions: attention in a spelling that was not seen, a convolution
-or an MLP over tokens all show.
+All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
+the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
+not intercepted, a convolution or an MLP over tokens all show.
 
 Letters in the einops patterns: k copies of an image, h heads, n tokens, m keys, d channels of a head, c all other axes.
 """
@@ -25,7 +25,7 @@ from vit.capture.remedy import CHOOSE_OTHERS
 
 # Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
 COPIES = 5
-STEP = 0.5  # of an attention weight of the identity, where tokens are changed within an attention
+STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
 CHANNELS_LAST = (F.linear, F.layer_norm)
@@ -36,9 +36,8 @@ CHANNELS_LAST = (F.linear, F.layer_norm)
 def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> int:
     """Check that nothing mixes tokens but these attention calls.
 
-    A linear mixing is no error before the first call, where it is part of the embedding of patches, nor after the last
-    call, where it is part of what the logits read, as a mean over tokens is. Mixing that is as weak as rounding is not
-    seen: see ``rounding``.
+    Linear mixing is allowed before the first call, as part of the patch embedding, and after the last call, as part of
+    the read-out, such as a mean over tokens. Mixing as weak as rounding is not seen (see ``rounding``).
 
     Args:
         model: A ViT in eval mode.
@@ -47,11 +46,11 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
         num_tokens: Number of tokens of an image.
 
     Returns:
-        The number of the first result of a function that the experiment may change, for ``change_halves``.
+        ``start`` for ``change_halves``: how many results of functions pass before the experiment may change one.
 
     Raises:
-        ValueError: If anything else mixes tokens, and names the module; or if the keys of a call stand in another order
-            than its queries.
+        ValueError: If anything else mixes tokens (the message names the module), or the keys of a call stand in another
+            order than its queries.
     """
     start = 0
     if num_tokens < 2:
@@ -88,7 +87,7 @@ def change_halves(
         image: One image as the model takes it, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
-        start: What ``check_unmixed`` has returned.
+        start: What ``check_unmixed`` returned.
         around: The context of the pass.
         reached: Called with the number of each attention call.
     """
@@ -98,7 +97,7 @@ def change_halves(
 
 
 def is_unmixed(copies: Tensor) -> bool:
-    """Return whether each number of a result (K, ...) depends on tokens of one half, and both halves move some."""
+    """Return whether each number of a result (K, ...) depends on at most one half, and both halves change some."""
     one, other = changes(copies)[:2] > rounding(copies)
     return bool(one.any() and other.any() and not (one & other).any())
 
@@ -114,15 +113,15 @@ def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequen
 
 @dataclass(frozen=True)
 class _Place:
-    """The first result in which a token depends on two others."""
+    """The first result in which a token depends on both halves."""
 
     path: str  # of the innermost module that made it
     number: int  # among all results
-    is_linear: bool  # whether both tokens add to it as they do alone
+    is_linear: bool  # whether the effects of both halves add up
 
 
 class _MixedError(Exception):
-    """Ends the experiment: a token depends on two others."""
+    """Ends the experiment: a token depends on both halves."""
 
     def __init__(self, place: _Place, call: int | None) -> None:
         super().__init__()
@@ -138,7 +137,7 @@ class _Experiment(TorchFunctionMode):
         copies: The image, ``COPIES`` times, (K, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
-        start: Number of the first result that may be changed as tokens.
+        start: How many results of functions pass before one may be changed as tokens.
         looks_at_all: Whether to look at the results between the layers too, which takes time.
         reached: Called with the number of each attention call.
     """
@@ -224,7 +223,7 @@ class _Experiment(TorchFunctionMode):
         return identity.expand(attn.shape)
 
     def enter(self, call: int) -> bool:
-        """Check the values of a layer. Return whether a half of the tokens changes any."""
+        """Check the values of a layer. Return whether either half of the tokens changes any of them."""
         values = self.intercepted.values
         one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
         if (one & other).any():
@@ -236,7 +235,7 @@ class _Experiment(TorchFunctionMode):
         return bool((one | other).any())
 
     def check_queries(self, call: int, one: Tensor, other: Tensor) -> None:
-        """Check that each query moves with the half that its value moves with: which values do, (M,) twice."""
+        """Check that each query moves with the same half as its value: which values move with each half, (M,) twice."""
         queries = self.intercepted.queries
         if queries is None or queries.shape[-2] != len(one):
             return
@@ -249,7 +248,7 @@ class _Experiment(TorchFunctionMode):
             )
 
     def look(self, result: Any) -> None:
-        """Record the first result since the last layer that is tokens, if one depends on both halves."""
+        """Record the first result since the last layer in which a token depends on both halves."""
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
         tokens = (
             None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens, self.heads_first)
@@ -268,7 +267,7 @@ class _Experiment(TorchFunctionMode):
 
 @contextmanager
 def _unmoved(model: nn.Module) -> Iterator[None]:
-    """Within the context, modules that move numbers of patches to a register, as they say, leave them in place."""
+    """Within the context, modules with ``moves_to_register`` leave the numbers of patches in place."""
     moving = [module for module in model.modules() if getattr(module, "moves_to_register", False)]
     for module in moving:
         module.moves_to_register = False

@@ -14,7 +14,7 @@ def changes(copies: Tensor) -> Tensor:
 
 
 def rounding(copies: Tensor) -> float:
-    """Return the largest difference from the first copy that may be rounding: (K, ...), the last one unchanged too.
+    """Return the largest difference from the first copy that may be rounding: (K, ...), the last copy unchanged too.
 
     The first and the last copy differ by rounding alone, because kernels add up the rows of a batch in another order at
     its end. Rounding may be ``MARGIN`` times that, or a few units of the type: 2e-6 of the largest value in float32,

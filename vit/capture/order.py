@@ -1,8 +1,8 @@
 """Finds by experiment in which order the tokens stand in each layer.
 
-A model may move its tokens between two layers: into windows, backwards in every second layer, the class token to the
-end. For the experiment, each token attends to itself alone, so that tokens do not mix. Then in the first layer some of
-them get more of their own value, and in later layers exactly these change. Which ones is a binary code.
+A model may reorder its tokens between two layers: into windows, backwards in every second layer, or with the class
+token last. For the experiment, each token attends to itself alone, so that tokens do not mix. Some of them get more of
+their own value in the first layer, and exactly these change in later layers. A binary code says which ones get more.
 
 Letters in the einops patterns: k sets of tokens, h heads, m keys, d channels of a head.
 """
@@ -20,11 +20,11 @@ from vit.capture.intercept import InterceptAttention
 from vit.capture.remedy import CHOOSE_OTHERS
 
 STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding
-STILL = 1e-5  # a token that moves less than this share of the one that moves most does not move
-CLEAR = 30.0  # how much more tokens that change their order must move with their own sets than with the others
+STILL = 1e-5  # a token is still if it moves by less than this share of the largest move
+CLEAR = 30.0  # if the order changed, tokens must move this many times more with their own sets than with the others
 
 Orders = Mapping[int, Tensor]
-Where = tuple[int, str]  # number of a call, and which of its tokens
+Where = tuple[int, str]  # number of a call, and "values" or "queries"; -1 and "tokens" after the last layer
 Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
 
 
@@ -35,14 +35,14 @@ def token_orders(
     num_tokens: int,
     watch_last: Watch = lambda _: nullcontext(),
 ) -> dict[int, Tensor]:
-    """Return for each attention call in another order than the first the places of the tokens in order, (N,) or (M,).
+    """Return the places of the tokens, (N,) or (M,), of each attention call in another order than the first.
 
     ``attn[..., places, :][..., places]`` has the order of the first call.
 
     Args:
         model: A ViT in eval mode.
         image: One image, (1, C, H, W).
-        calls: Numbers of the attention calls that are layers, the first one first. A last one may have one query.
+        calls: Numbers of the attention calls that are layers, in order. The last one may have a single query.
         num_tokens: Number N of tokens in the first of them.
         watch_last: Called with a function that looks at the tokens (k, N, D) after the last layer; returns a context.
             Their order has the number -1.
@@ -57,7 +57,7 @@ def token_orders(
         if not any(_still(responses).any() for responses in moved.values()):
             break
     # Without a change of order, it is enough that tokens move most with their own sets.
-    later = [(where, responses) for where, responses in moved.items() if responses.any()]  # others are of a branch
+    later = [(where, responses) for where, responses in moved.items() if responses.any()]  # the rest is a side branch
     if all(_in_order(responses, codes) for _, responses in later):
         return {}
     others, found = experiment.run(~codes), {}
@@ -87,7 +87,7 @@ def redone(attn: Tensor, order: Tensor | None) -> Tensor:
 
 
 class _Experiment:
-    """Passes one image several times, each token attending to itself, and sees which tokens move."""
+    """Passes copies of one image, in which each token attends to itself alone, and measures which tokens move."""
 
     def __init__(
         self, model: nn.Module, image: Tensor, calls: Sequence[int], watch_last: Watch, strength: float
@@ -131,7 +131,7 @@ class _Experiment:
 
 
 def _codes(num_tokens: int) -> Tensor:
-    """Return sets of tokens of which each token is in others, and in one at least: (k, N)."""
+    """Return sets of tokens such that each token is in at least one, and no two are in the same sets: (k, N)."""
     bits = torch.arange(max(1, math.ceil(math.log2(num_tokens + 1))))
     return (torch.arange(1, num_tokens + 1) >> bits[:, None]) % 2 == 1
 
@@ -142,7 +142,7 @@ def _still(responses: Tensor) -> Tensor:
 
 
 def _in_order(responses: Tensor, codes: Tensor) -> bool:
-    """Return whether each token that moves does so more with its sets than with the others, (k, M) and (k, N)."""
+    """Return whether each token that moves does so more with its own sets than with the others, (k, M) and (k, N)."""
     codes = torch.nn.functional.pad(codes, (max(0, responses.shape[1] - codes.shape[1]), 0))[:, -responses.shape[1] :]
     within = torch.where(codes, responses, torch.inf).amin(dim=0)
     without = torch.where(codes, 0.0, responses).amax(dim=0)

@@ -1,7 +1,7 @@
 """Finds by experiment which token is which patch: it changes strips of pixels and sees which tokens change.
 
-The size of a patch and the number of tokens do not tell. Patches may overlap, a model may resize its images, and other
-tokens may come before or after the patches.
+The size of a patch and the number of tokens are not enough to tell. Patches may overlap, a model may resize its images,
+and other tokens may come before or after the patches.
 
 Letters in the einops patterns: b changed images, h heads, m keys, d channels of a head, s strips,
 r c rows and columns of patches or pixels.
@@ -170,7 +170,7 @@ def _in_one_piece(*places: Tensor) -> bool:
 def _bounds(place: Tensor, side: int) -> Tensor:
     """Return lines between which the place of each token lies: (strips, M) -> (2, M).
 
-    A strip more on each side has lines that change the token too little to be seen among the others of the strip.
+    They include one more strip on each side: a few of its lines may change the token too little for the whole strip.
     """
     strips = len(place)
     low, high = place.argmax(dim=0) - 1, strips + 1 - place.flip(0).argmax(dim=0)

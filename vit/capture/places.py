@@ -1,7 +1,7 @@
-"""Checks that what an attention mixes are tokens of places, the same ones in every head.
+"""Checks that the tokens that an attention mixes are places in the image, the same ones in every head.
 
 A few strips of pixels are changed. A token of attention over channels responds to all of them. If windows are folded
-into heads, another head has another token under the same number, and responds to other strips.
+into heads, a token is another place in each head, and responds to other strips.
 
 Letters in the einops patterns: k copies of an image, h heads, m keys, d channels of a head.
 """
@@ -16,15 +16,15 @@ from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
 STRIPS = 2  # of rows, and as many of columns
-SMALL = 0.05  # share of the largest response of a token that counts as none, if tokens depend on all strips
-NONE = 1e-3  # share of the largest response of a head that counts as none, if another head responds most
+SMALL = 0.05  # a token depends on a strip if its response exceeds this share of its largest one
+NONE = 1e-3  # a response below this share of the largest counts as none
 
 
 def check_places(model: nn.Module, image: Tensor, call: int) -> None:
     """Check which strips of an image (1, C, H, W) change the values of an attention call.
 
     Raises:
-        ValueError: If its tokens are channels, or others in every head.
+        ValueError: If its tokens are channels, or other places in each head.
     """
     responses = _responses(model, image, call)
     if not responses.isfinite().all():
@@ -39,7 +39,7 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
 
 
 def check_heads(model: nn.Module, responses: Tensor) -> None:
-    """Raise a ValueError if heads respond to other strips: responses (strips, H, M)."""
+    """Raise a ValueError if the heads respond to different strips: responses (strips, H, M)."""
     largest = responses.amax(dim=0)
     alive = largest > NONE * largest.max()
     of_head = responses / largest.clamp(min=torch.finfo(responses.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Finds how much of each token the logits read, from their Jacobian by the last tokens.
+"""Finds how much the logits read of each token, from their Jacobian with respect to the last tokens.
 
 A head may read the class token, the mean of some tokens, both, or a weighted mean whose weights depend on the image.
 
@@ -18,7 +18,7 @@ from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
 from vit.capture.trace import Boundary
 
-MOST_DIRECTIONS = 16  # of logits; more logits are mixed at random into as many
+MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Reading:
     """Where the logits read the tokens.
 
     Attributes:
-        place: The last place that all of the image passes as tokens, or None if there is no such place.
+        place: The last place where everything that the logits read passes as tokens, or None if there is no such place.
         call: The last attention of all tokens. Its rows stand for the tokens if there is no place.
         order: The places of the tokens in the order of the first layer, (N,), or None if they are in order.
     """
@@ -39,9 +39,9 @@ class Reading:
     def shares(self, model: nn.Module, images: Tensor, contrast: Tensor | None = None) -> Tensor:
         """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
 
-        It is the norm of the Jacobian of the logits by the token. If all are 0, as of an untrained head, the first
-        token has share 1. With a contrast (B, classes), it is that of the sum of the logits with these weights, and
-        all tokens have share 1 if all are 0.
+        A share is the norm of the Jacobian of the logits with respect to the token. If all norms are 0, as with a head
+        of zeros, the first token has share 1. With a contrast (B, classes), it is that of the sum of the logits with
+        these weights. If all are 0 then, all tokens have share 1.
         """
         if self.place:
             norms = _norms_at(self.place, model, images, contrast)
@@ -55,7 +55,7 @@ class Reading:
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
-    """Return the norm of the Jacobian of the logits by the tokens at a place: (B, N)."""
+    """Return the norm of the Jacobian of the logits with respect to the tokens at a place: (B, N)."""
     kept: list[Tensor] = []
 
     def start_graph(tokens: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tenso
 
 
 def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
-    """Return the norm of the Jacobian of the logits by the rows of an attention: (B, N)."""
+    """Return the norm of the Jacobian of the logits with respect to the rows of an attention: (B, N)."""
     kept: list[Tensor] = []
 
     def start_graph(index: int, attn: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def layer_with_lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int]) 
     Args:
         model: A ViT in eval mode.
         image: An image, (1, C, H, W).
-        calls: Numbers of the attention calls that are layers, without one of a single query.
+        calls: Numbers of the attention calls that are layers, without a last one that has a single query.
     """
     layers = range(len(calls) - 1)
     lost: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Finds layers without a skip connection, which tokens pass through their attention alone."""
+"""Finds layers without a skip connection, whose output comes from their attention alone."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,7 +20,7 @@ def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], pl
         model: A ViT in eval mode.
         image: An image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
-        place: Where the tokens after the layers are; None if no module has them, and nothing is found.
+        place: Where the tokens after the layers are. If it is None, so is the result.
     """
     if place is None or _depend_on_image(model, image, calls, place):
         return None
@@ -30,7 +30,7 @@ def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], pl
 @torch.no_grad()
 def _depend_on_image(model: nn.Module, image: Tensor, without: Collection[int], place: Boundary) -> bool:
     """Return whether the tokens at a place depend on the image if some attention calls give zeros."""
-    three = torch.cat([image, image + noise_like(image), image])  # what the image differs by from itself is rounding
+    three = torch.cat([image, image + noise_like(image), image])  # the first and last results differ by rounding alone
     seen: list[Tensor] = []
 
     def zeros(call: int, attn: Tensor) -> Tensor:

@@ -101,12 +101,12 @@ class Trace:
     tokens: list[TokenEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
-    dependents: Dependents = ()  # of each attention call, whether it influences the logits or not
-    takes_maximum: bool = False  # over an axis, after the last attention
+    dependents: Dependents = ()  # of every attention call, even if it does not influence the logits
+    takes_maximum: bool = False  # after the last attention
 
 
 class WatchMaximum(TorchFunctionMode):
-    """A context that sets ``seen`` to True at each maximum over an axis. The caller may set it back to False."""
+    """A context that sets ``seen`` to True at each maximum. The caller may set it back to False."""
 
     FUNCTIONS = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
 

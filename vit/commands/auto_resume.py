@@ -1,4 +1,4 @@
-"""``--ckpt_path auto``: a training goes on from the newest checkpoint of its experiment, or starts without one."""
+"""``--ckpt_path auto``: a training continues from the newest checkpoint of its experiment, or starts without one."""
 
 import sys
 from functools import partial
@@ -14,13 +14,13 @@ AUTO = "auto"
 
 
 def find_newest(experiment: str, root: Path) -> Path | None:
-    """Return the newest checkpoint of an experiment from which a training can go on; None if there is none.
+    """Return the newest checkpoint of an experiment that a training can continue from; None if there is none.
 
-    One that was not written to its end is passed over, with a line.
+    A checkpoint that cannot be read, such as one not written to its end, is passed over, and a line says so.
 
     Args:
         experiment: Name of the experiment.
-        root: The folder in which ``runs/`` is.
+        root: The folder that contains ``runs/``.
     """
     check_experiment(experiment)
     say = partial(rank_zero_only(print), flush=True)

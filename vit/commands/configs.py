@@ -10,7 +10,7 @@ from vit.support.checks import nearest_hint
 
 LARGEST = 16 * 2**20  # bytes of a config
 DEEPEST = 50  # levels of nesting
-MOST_VALUES = 100_000  # also of those that aliases repeat
+MOST_VALUES = 100_000  # counted with those that aliases repeat
 # In a wheel they lie inside the package; in a checkout, beside it.
 FOLDERS = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 
@@ -45,7 +45,7 @@ def find_config(name: str) -> str:
     """
     path, known = Path(name), packaged_configs()
     wanted = path.stem if path.parent in (Path(), Path("configs")) else name
-    if path.exists() and not (path.is_dir() and wanted in known):  # photos/ has images
+    if path.exists() and not (path.is_dir() and wanted in known):  # a folder photos/ of images is not the config
         return name
     if wanted not in known:
         raise ValueError(f"no config {name}{nearest_hint(wanted, known)}: name a file, or one of {', '.join(known)}")
@@ -53,7 +53,7 @@ def find_config(name: str) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A loader that refuses a key which a mapping has twice: YAML would take the last one in silence."""
+    """A loader that refuses a key that a mapping has twice; YAML would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -69,7 +69,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the arguments of a config: YAML with arguments by name, of a size that people write.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If the file is not such a config.
     """
     if path.is_dir():
         raise ValueError(f"the config {path} is a folder: name a file in it, such as {path / 'digits.yaml'}")
@@ -100,7 +100,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _check_size(content: Any, path: Path) -> None:
-    """Check how deep a config is, and how much it says with each alias replaced by what it stands for."""
+    """Check how deeply a config is nested, and how many values it has once its aliases are expanded."""
     counted: dict[int, int] = {}
 
     def count(value: Any, levels: int) -> int:

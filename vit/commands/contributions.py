@@ -1,4 +1,4 @@
-"""The pictures and the table of ``python -m vit.explain --contributions``."""
+"""The pictures and the table of ``vit-attention explain --contributions``."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def write_terms(path: Path, files: Sequence[Path], classes: Sequence[str], found
     Args:
         path: The CSV file.
         files: The image files.
-        classes: What the logit of each is about, in words.
+        classes: The class or the two classes that the logit of each is of, in words.
         found: The contributions of each, with one image.
     """
     with replacing(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The arguments that trained weights bring to the command line, as defaults that typed ones overrule."""
+"""Defaults that trained weights give to the command line; typed options overrule them."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def class_path(objective: type[Objective]) -> str:
 
 @dataclass
 class TrainedDefaults:
-    """What trained weights bring to a command line.
+    """The defaults that trained weights give to a command line.
 
     Attributes:
         objective: What the model was trained for.
@@ -39,8 +39,8 @@ class TrainedDefaults:
         path: The file or the name of the weights that are continued or evaluated; None if there are none.
         is_checkpoint: Whether they are a checkpoint of a run.
         start: The file or the name of the weights that a training starts from; None if there are none.
-        of_images: How they take images, for options of the data that are None.
-        words: Typed words that name the data of ``predict``: they also replace the data of a config.
+        of_images: How the model takes images, for options of the data that are None.
+        words: Words that name the data of ``predict``; they come after configs, and so replace their data.
     """
 
     objective: type[Objective]
@@ -53,7 +53,7 @@ class TrainedDefaults:
 
 
 def read_defaults(typed: TypedArguments) -> TrainedDefaults:
-    """Return what the weights bring that a command line names by ``--ckpt_path`` or ``--model.init_from``.
+    """Return the defaults of the weights that a command line names by ``--ckpt_path`` or ``--model.init_from``.
 
     Raises:
         ValueError: If there is no such model, it does not fit the command, or a command that needs one names none.
@@ -100,13 +100,13 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         data = data if typed.own_data is None else of_run
     _check_plain(arguments.get("attention_kwargs"), path)
     of_data = {name: arguments[name] for name in objective.from_data if name in arguments}
-    if typed.subcommand != "predict" and typed.describes_data:  # whose data says it anew
+    if typed.subcommand != "predict" and typed.describes_data:  # the data set these anew
         arguments = {name: value for name, value in arguments.items() if name not in of_data}
     arguments = _known(arguments, objective, *([] if objective.encoder is None else [VisionTransformer]))
     if typed.subcommand != "fit" and "compile" in arguments:
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
-    if typed.subcommand != "fit":  # which goes on with the data of its config
+    if typed.subcommand != "fit":  # fit continues with the data of its config
         defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
     if typed.subcommand == "predict" and typed.own_data is None:
         crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
@@ -129,14 +129,14 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         known |= {name: value for name, value in of_data.items() if name in taken}
         if (
             typed.data in vit.data.__all__ and typed.data != name
-        ):  # which has a place of its own: a table names files from its folder
+        ):  # other data have a place of their own: files of a table are relative to its folder
             known.pop("root", None)
         defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
     return defaults
 
 
 def _own_objective(name: str, path: Path, typed: TypedArguments) -> type[Objective]:
-    """Return the class that a user brought along and trained: the typed one, or that in the config of its run."""
+    """Return the user's own class that was trained: the typed one, or the one in the config of the run."""
     own = typed.own_model or find_own(path_of(part_of_run(path, "model")), Objective)
     if own is None or own.__name__ != name:
         raise ValueError(
@@ -194,7 +194,7 @@ def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any]
 
 
 def _check_plain(attention_kwargs: Any, path: Path) -> None:
-    """Check the one argument whose values may be of any type: jsonargparse would build any class that one names.
+    """Check ``attention_kwargs``, whose values may be of any type: jsonargparse would build any class that they name.
 
     Raises:
         ValueError: If a value is not a number, true, false, one word, or such values by the name of a mechanism.

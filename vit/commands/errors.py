@@ -64,9 +64,9 @@ ELSEWHERE = {
     "seed": "--seed_everything",
     "version": "vit-attention --version",
 }
-ALIKE = 0.75  # of two names, from which on one is taken for a misspelt other: "version" and "erasing" have 0.71
+ALIKE = 0.75  # similarity from which on a name counts as a misspelling: "version" and "erasing" have 0.71
 LESS_MEMORY = "try a smaller --data.batch_size or --data.image_size, a larger --model.patch_size, or a smaller model"
-# Remedies of the model, whose arguments the data and options of the command line set.
+# The remedy of an error of the model, and the same with options of the command line.
 CUT = (
     r"must be a multiple of (\w+) (\(.*?\)): resize the images to \((\d+), (\d+)\), change the patch, or set pad_images"
 )
@@ -82,9 +82,9 @@ NOT_YET = (
 NO_TENSORBOARD = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
 # What gloo, NCCL and the store of torch say when a process that they wait for is gone.
 LOST = r"(closed|reset) by peer|Broken pipe|NCCL|TCPStore"
-# What the data gives a model and its class does not take.
+# The error if the data give a model an argument of a type that its class does not take.
 UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
-# What is no news to a user.
+# Warnings that tell a user nothing new.
 NOTICES = [
     (".*LeafSpec", FutureWarning),  # Lightning 2.6 uses a name that torch 2.15 deprecates
     ("The .grad attribute of a Tensor", UserWarning),  # torch.compile reads the gradient of what enters a block
@@ -92,7 +92,7 @@ NOTICES = [
     (".*does not have many workers", UserWarning),  # the images are in memory
     ("`max_epochs` was not set", UserWarning),  # the header has the length
     ("Checkpoint directory .* exists", UserWarning),
-    (".*configure_optimizers` will be overridden", UserWarning),  # by --optimizer, which a line says
+    (".*configure_optimizers` will be overridden", UserWarning),  # by --optimizer; a line of ours says so
     ("Be aware that when using `ckpt_path`", UserWarning),  # earlier versions chose some best weights by another score
     ("Found .* in eval mode", UserWarning),  # frozen blocks, on purpose
     ("You requested to overfit", UserWarning),  # the order is not shuffled anew in each epoch, as Lightning says
@@ -107,7 +107,7 @@ class Parser(LightningArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"description": "Train, test and use a model for images."} | kwargs)
-        self.allow_abbrev = False  # or --model.dept would be read as --model.depth
+        self.allow_abbrev = False  # else --model.dept would be read as --model.depth
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the error and the nearest existing name; exit with status 2."""
@@ -163,7 +163,7 @@ def _expectation(key: str, rest: str) -> str:
 
 
 def _hint(line: str, known: set[str]) -> str:
-    """Return the name that an unknown one of a message stands for, in parentheses."""
+    """Return, in parentheses, the name that was probably meant by an unknown name in a message."""
     words = [word.split("=")[0].lstrip("-") for word in re.findall(r"[\w.=+-]+", line)]
     for name in (word.rsplit(".", 1)[-1] for word in words):
         if name in OF_TIMM and re.search("nrecognized|not accept|got ", line):
@@ -175,7 +175,7 @@ def _hint(line: str, known: set[str]) -> str:
 
 
 def _nearest(word: str, known: set[str], is_whole: bool) -> str:
-    """Return the option that a typed word stands for, in parentheses; "" if none does.
+    """Return, in parentheses, the option that was probably meant by a typed word; "" if there is none.
 
     Args:
         word: What was typed.
@@ -240,7 +240,7 @@ def plain_output() -> Iterator[None]:
                 warnings.formatwarning = written
     except SIGTERMException:
         raise SystemExit(128 + signal.SIGTERM) from None
-    except BrokenPipeError:  # of whatever the output is piped to, which vit.support.interrupts knows
+    except BrokenPipeError:  # the reader of the output is gone, which vit.support.interrupts handles
         raise
     except (MisconfigurationException, UnicodeDecodeError) as error:
         _end(_words(error))
@@ -253,7 +253,7 @@ def plain_output() -> Iterator[None]:
             raise
         if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
             _end(f"{int(found[1]) / 1e9:,.1f} GB more memory than there is: {LESS_MEMORY}")
-        if isinstance(error, OSError) and error.errno in REMEDIES:  # of the user's disk, wherever it is raised
+        if isinstance(error, OSError) and error.errno in REMEDIES:  # about the user's disk, wherever it is raised
             _end(plain_message(error))
         if found := re.search(UNFIT, str(error), re.DOTALL):
             _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
@@ -270,7 +270,7 @@ def _note(message: Warning | str, *_: Any, **__: Any) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Return the message of an error with its remedy: what installs a missing package, options and not arguments."""
+    """Return the message of an error, with remedies for the command line: options, and how to install a package."""
     missing = r"Requirement '(\w+).*` *$"
     message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
     message = re.sub(r"Neither `tensorboard`.*", NO_TENSORBOARD, message, flags=re.DOTALL)
@@ -289,7 +289,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _deliberate_cause(error: BaseException | None) -> BaseException | None:
-    """Return the first error that vit or Lightning raised itself, among this one and its causes."""
+    """Return the first error that vit or Lightning raised on purpose, among this one and its causes."""
     while error is not None and not _is_deliberate(error):
         error = error.__cause__ or error.__context__
     return error

@@ -79,14 +79,14 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _split(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what decides the test images of the training, if the checkpoint notes it: they were not trained on."""
+    """Return the options that chose the test images of the training, as far as the checkpoint notes them."""
     path = Path(options.checkpoint)
     noted = read_checkpoint(path).get("data", {}).get("init_args", {}) if path.suffix == ".ckpt" else {}
     known = ["test_fraction", "duplicates", "max_pixels"]
-    if not noted.get("test_fraction"):  # a training on all its images, which may be others and without classes
+    if not noted.get("test_fraction"):  # no test images were held out of the training
         known.remove("test_fraction")
     if Path(noted.get("root") or "").resolve() == Path(options.root).resolve():
-        # Images are held out class by class, in the order of the classes, so that some are left for validation.
+        # The split also depends on the order of the classes, and on whether images are left for validation.
         known += ["test_fraction", "val_fraction", "class_names", "folds", "fold"]
     return {name: value for name, value in noted.items() if name in known}
 

@@ -39,7 +39,7 @@ FORMATS = ("png", "svg", "pdf")
 
 
 class ImageParser(Parser):
-    """A parser whose images stand before the options."""
+    """A parser for a command whose images come before the options."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and exit with status 2."""
@@ -93,7 +93,7 @@ def _parser() -> Parser:
 
 
 class _Asked(NamedTuple):
-    """A model, and what it says of all images."""
+    """A model, and its predictions for all images."""
 
     name: str
     model: vit.VisionTransformer
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or unused_folder(OUT, options.overwrite)
     pages = _name_pages(options.html, file_names, out)
     if options.trust:
-        import_extra("jinja2", "explain")  # which writes the page
+        import_extra("jinja2", "explain")  # needed to write the page
     sheet, cells, report = (out / name for name in (f"sheet.{options.format}", "cells.csv", "trust.html"))
     compared = [out / "cells_compared.csv"] if options.compare else []
     drawn = [] if of_all else asked
@@ -248,7 +248,7 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _methods(options: argparse.Namespace) -> list[str]:
-    """Return the methods that a user asks for: a layer or a head is one of attention."""
+    """Return the methods that a user asks for: attention, if only a layer or a head is given."""
     if options.method is None:
         return [DEFAULT_METHOD if options.layer is None and options.head is None else "attention"]
     return [*METHODS] if ALL in options.method else options.method
@@ -330,7 +330,7 @@ def _save_page(
 
 
 def _says(explained: "Explained", before: str = "") -> str:
-    """Return what a model says of a photograph, and what is to be known of that, as lines."""
+    """Return lines with the prediction for a photograph, a caution if there is one, and the maps that are left out."""
     said = [f"{before or printable(str(explained.photograph.path))}: {explained.prediction}"]
     said += [f"  caution: {' '.join(explained.caution)}"] if explained.caution else []
     return "\n".join([*said, *(f"  left out: {each.title}: {why}" for each, why in explained.left_out.items())])

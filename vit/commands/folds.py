@@ -72,7 +72,7 @@ class Plan:
     def arguments(self, member: Member, checkpoint: Path | None) -> list[str]:
         """Return the arguments of fit for a run, which continues a checkpoint or starts anew."""
         experiment = ["--experiment", self.folder.name]
-        if checkpoint is not None:  # whose run has a config
+        if checkpoint is not None:  # its run has a config
             return ["--ckpt_path", str(checkpoint), *experiment]
         return [*self.words, *_of_member(self.folds, member.fold, member.seed), *experiment]
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the options that ``fit`` does not have; it leaves the others."""
+    """Return the parser of the options that ``fit`` does not have; it leaves the others to ``fit``."""
     parser = Parser(
         prog="vit-attention folds",
         description="Train a model for each fold of cross-validation, or for each seed, and write the mean and the "
@@ -122,7 +122,7 @@ def _run(options: argparse.Namespace, words: list[str], command: str) -> None:
 
 
 def _plan(options: argparse.Namespace, words: list[str]) -> Plan:
-    """Return the runs that typed options ask for; what fit refuses ends the program."""
+    """Return the runs that typed options ask for; options that ``fit`` refuses end the program."""
     if options.folds is not None:
         check_positive_int("--folds", options.folds, f"{FOLDS} is usual")
     check_positive_int("--parallel", options.parallel)
@@ -151,7 +151,7 @@ def _of_member(folds: int | None, fold: int | None, seed: int | None) -> list[st
 
 
 class Options(ViTCLI):
-    """Parses the options of a training, with what the weights to start from decide; builds and runs nothing."""
+    """Parses the options of a training, with the defaults of the weights to start from; builds and runs nothing."""
 
     def instantiate_classes(self) -> None:
         """Do nothing."""

@@ -25,7 +25,7 @@ def is_training_checkpoint(path: Path) -> bool:
 
 
 def title_of(model: str) -> str:
-    """Return how pages call what ``find_model`` found: a checkpoint of a run by the run.
+    """Return the name of a model on pages, given what ``find_model`` found: for a checkpoint, the folder of its run.
 
     >>> title_of("runs/digits/version_0/checkpoints/last.ckpt"), title_of("runs/digits/version_0/checkpoints/best.ckpt")
     ('runs/digits/version_0', 'runs/digits/version_0, best')
@@ -42,9 +42,9 @@ def find_model(name: str | Path, experiment: str = "*", root: Path = Path()) -> 
     """Return the file, the folder or the name for ``vit.load`` that a user's words stand for.
 
     Args:
-        name: What was typed. Of the folder of a run, the checkpoint of the last step is taken.
+        name: What was typed. The folder of a run stands for the checkpoint of its last step.
         experiment: The experiment whose newest run "last" and "best" mean; "*" is any.
-        root: The folder in which ``runs/`` is.
+        root: The folder that contains ``runs/``.
 
     Raises:
         ValueError: If nothing has this name.

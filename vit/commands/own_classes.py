@@ -1,4 +1,4 @@
-"""Classes that users bring along: found by the name that they typed, or that the config of a run which they named has.
+"""Finds users' own classes, by a typed name or by the name in the config of a run that was typed.
 
 No other file decides what is imported: the name in a checkpoint says what was trained, and imports nothing.
 """
@@ -20,17 +20,17 @@ def path_of(asked: Any) -> str | None:
 
 
 def find_own(path: str | None, base: type) -> type | None:
-    """Return the class of a path outside the package, or one by its name that is imported; None if it is neither.
+    """Return the class at a path outside the package, or an imported class of this name; None if there is neither.
 
     Raises:
-        ValueError: If there is no such class, or it is none of ``base``.
+        ValueError: If there is no class at the path, or it is not derived from ``base``.
     """
     if path is None or path.startswith("vit."):
         return None
     if "." not in path:
         return _imported(path, base)
     if not re.fullmatch(r"\w+(\.\w+)+", path):
-        return None  # which the parser refuses
+        return None  # the parser refuses it
     module, _, name = path.rpartition(".")
     try:
         found = getattr(import_module(module), name, None)
@@ -49,7 +49,7 @@ def find_own(path: str | None, base: type) -> type | None:
 
 
 def _imported(name: str, base: type) -> type | None:
-    """Return the class of a name among those outside the package that are derived from another one."""
+    """Return the class of this name outside the package that is derived from ``base``; None if there is none."""
     for cls in base.__subclasses__():
         outside = cls.__module__.partition(".")[0] not in ("vit", "lightning")
         if found := cls if outside and cls.__name__ == name else _imported(name, cls):

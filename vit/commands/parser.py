@@ -1,4 +1,4 @@
-"""What the commands share: a parser and a way to run that report a user's mistake in one line, and options."""
+"""What the commands share: a parser and a runner, which report a user's mistake in one line, and some options."""
 
 import argparse
 import sys
@@ -34,14 +34,14 @@ def run(
             check_positive_int("--max_pixels", options.max_pixels, "leave it out for the limit of Pillow, 178956970")
         with stoppable():
             command(options)
-    except BrokenPipeError:  # of whatever the output is piped to, which vit.support.interrupts knows
+    except BrokenPipeError:  # the reader of the output is gone, which vit.support.interrupts handles
         raise
     except (ValueError, OSError) as error:
         parser.error(" ".join(plain_message(error).split()))
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """Add the option that all commands share which write files."""
+    """Add the option that all commands that write files share."""
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist; else they are an error")
 
 
@@ -52,7 +52,7 @@ def add_out(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def add_max_pixels(parser: argparse.ArgumentParser) -> None:
-    """Add the option that all commands share which read image files, also by its name in the training."""
+    """Add the option that all commands that read image files share, also under its name in the training."""
     parser.add_argument(
         "--max_pixels",
         "--data.max_pixels",
@@ -64,7 +64,7 @@ def add_max_pixels(parser: argparse.ArgumentParser) -> None:
 
 
 def add_skip_damaged(parser: argparse.ArgumentParser) -> None:
-    """Add the option that leaves out images which cannot be read, by its name in the training."""
+    """Add the option that leaves out images that cannot be read, under its name in the training."""
     parser.add_argument(
         "--data.skip_damaged",
         dest="skip_damaged",

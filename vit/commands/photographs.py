@@ -40,7 +40,7 @@ CELL_COLUMNS = (
 
 
 def find_images(paths: Sequence[Path]) -> list[Path]:
-    """Return the given files and all images below the given folders, each once; tell what the folders hold.
+    """Return the given files and all images below the given folders, each once; print what the folders hold.
 
     Raises:
         ValueError: If a path does not exist, or a folder contains no image.
@@ -62,7 +62,7 @@ def find_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def without_damaged(files: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list[Path]:
-    """Return the files that can be read, and print what is wrong with the others, and notes on these.
+    """Return the files that can be read; print notes on them, and what is wrong with the others.
 
     Raises:
         ValueError: If none can be read.

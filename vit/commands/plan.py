@@ -25,8 +25,8 @@ from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
 
 UTILISATION = 0.4
-IMAGES = 1_000_000  # whose time is told if the number of images is not known
-SECONDS = 5.0  # of a measurement of the data path
+IMAGES = 1_000_000  # the time of this many images is printed if the number of images is not known
+SECONDS = 5.0  # that the measurement of the data path takes
 
 
 class PlanCLI(ViTCLI):
@@ -39,7 +39,7 @@ class PlanCLI(ViTCLI):
     classes: int | None = None
 
     def before_instantiate_classes(self) -> None:
-        """Check the options, and say how model and data are built."""
+        """Check the options, and set how model and data are built."""
         config, parser, typed = self.config["fit"], self._parser("fit"), self.typed
         if typed.model is None and not typed.given and typed.start is None:
             where = typed.configs[-1] if typed.configs else "the command line"
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the options that ``fit`` does not have; it leaves the others."""
+    """Return the parser of the options that ``fit`` does not have; it leaves the others to ``fit``."""
     parser = Parser(
         prog="vit-attention plan",
         description="Compute what a training will take on each device: operations, memory, the largest batch, the time "
@@ -205,7 +205,7 @@ def counted(data: Any) -> int | None:
     splits = getattr(data, "splits", {})
     if "train" not in splits:
         return None
-    # Folds are parts of the validation images, too, and leave out those of the test.
+    # Folds are cut from the validation images, too, and leave out the test images.
     if getattr(data, "folds", None) is not None:
         cut = sum(len(splits[stage][0]) for stage in ("train", "val") if stage in splits)
         return round(cut * (1 - 1 / data.folds) * (1 - data.val_fraction))

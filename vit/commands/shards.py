@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PER_SHARD = 10_000
 ORDER_SEED = 0
-CHECKED_SIZE = (32, 32)  # to which images are decoded: a JPEG at an eighth of its size, which takes less time
+CHECKED_SIZE = (32, 32)  # images are decoded to this size: JPEGs at an eighth of theirs, which takes less time
 
 
 class Job(NamedTuple):
@@ -112,7 +112,7 @@ def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int, sk
     for stage, (paths, labels) in data.splits.items():
         files = []
         for place, index in enumerate(np.random.default_rng(ORDER_SEED).permutation(len(paths)).tolist()):
-            name = f"{place:08}_{paths[index].stem.replace('.', '_')}"  # in webdataset, a dot ends it
+            name = f"{place:08}_{paths[index].stem.replace('.', '_')}"  # in webdataset, the name ends at a dot
             files.append((name, paths[index], labels[index] if data.class_names else None))
         for number, first in enumerate(range(0, len(files), per_shard)):
             shard = output / f"{stage}-{number:06}.tar"
@@ -121,7 +121,7 @@ def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int, sk
 
 
 def _fingerprint(jobs: list[Job]) -> str:
-    """Return what tells the files of these shards from others, and from changed ones."""
+    """Return a digest of the files of these shards, which changes if one of them changes."""
     digest = hashlib.sha256()
     for job in jobs:
         for key, path, label in job.files:

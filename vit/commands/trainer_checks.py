@@ -12,8 +12,8 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vit.support.checks import check_non_negative, check_positive_int
 
-WAIT = 20  # seconds
-INSTEAD = {  # of callbacks of Lightning that would change a training behind its record
+WAIT = 20  # seconds that other processes wait until the first one has printed an error
+INSTEAD = {  # of Lightning's callbacks that would change a training without a note in its record
     "BackboneFinetuning": "--model.freeze keeps blocks as they are",
     "BatchSizeFinder": "--data.batch_size is the one that config.yaml notes",
     "EMAWeightAveraging": "--model.ema_decay averages the weights",
@@ -21,13 +21,13 @@ INSTEAD = {  # of callbacks of Lightning that would change a training behind its
     "WeightAveraging": "--model.ema_decay averages the weights",
 }
 LARGEST_SEED = 2**32 - 1
-BYTES = {"fit": 16}  # a parameter in float32, its gradient and two averages of the optimiser; elsewhere the parameter
+BYTES = {"fit": 16}  # a parameter in float32, its gradient and two averages; other commands hold the parameter alone
 SHARDING = ("fsdp2", "FullySharded", "ModelParallelStrategy")
-MANY = 10**9  # parameters, which take so long to build that a line says so
+MANY = 10**9  # parameters from which on building a model takes so long that a line says so
 
 
 def check_seed(seed: Any) -> None:
-    """Check that a seed is one.
+    """Check that a seed is a whole number in the range of seeds.
 
     >>> check_seed(-5)
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def check_seed(seed: Any) -> None:
         raise ValueError(f"seed_everything ({seed}) must be a whole number from 0 to {LARGEST_SEED}, such as 0")
 
 
-# What limits the images of each evaluation.
+# The option that limits the images of each evaluation.
 LIMITS = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
 
 
@@ -48,7 +48,7 @@ def check_limit(subcommand: str, config: dict[str, Any]) -> None:
     """Check that an evaluation evaluates something.
 
     Raises:
-        ValueError: If it evaluates no images.
+        ValueError: If its limit leaves no images.
     """
     limit = LIMITS[subcommand]
     if config[limit] == 0:
@@ -56,10 +56,12 @@ def check_limit(subcommand: str, config: dict[str, Any]) -> None:
 
 
 def check_devices(config: dict[str, Any]) -> None:
-    """Check that there is a GPU if one is asked for, and that a CPU has a core for each process; Lightning counts GPUs.
+    """Check that there is a GPU if one is asked for, and that a CPU has a core for each process.
+
+    Lightning checks the number of GPUs itself.
 
     Raises:
-        ValueError: If there is none, or the CPU has fewer cores.
+        ValueError: If there is no GPU, or the CPU has fewer cores.
     """
     if config["accelerator"] in ("gpu", "cuda", "mps") and not torch.accelerator.is_available():
         raise ValueError(
@@ -74,7 +76,7 @@ def check_devices(config: dict[str, Any]) -> None:
 
 
 def check_trainer(config: dict[str, Any]) -> None:
-    """Check the options of a trainer: numbers that Lightning divides by, and a length that trains nothing.
+    """Check the options of a trainer, such as numbers that Lightning divides by, or a length that trains nothing.
 
     Raises:
         ValueError: If one is wrong.
@@ -132,7 +134,7 @@ def check_keeps_best(saves: bool, validates: bool) -> None:
     """Check that a training keeps the best weights, which are to be tested.
 
     Raises:
-        ValueError: If it saves no checkpoint, or validates none.
+        ValueError: If it saves no checkpoint, or does not validate.
     """
     if not saves:
         raise ValueError("test_weights is best, and enable_checkpointing false keeps none: set test_weights to last")
@@ -150,21 +152,21 @@ def _name_of(strategy: Any) -> str:
 
 
 def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
-    """Check before the processes start that a training works on parts of matrices.
+    """Check, before the processes start, that a training works on shards of the weights.
 
     Args:
         strategy: The strategy that is asked for.
         settings: Hyper-parameters of the objective.
 
     Raises:
-        ValueError: If it needs whole ones.
+        ValueError: If it shards the weights and needs them whole.
     """
     if not is_sharded(strategy):
         return
     remedies = {"ema_decay": "null", "optimizer": "adamw"}
     whole = {name for name in remedies if settings.get(name) not in (None, remedies[name])}
     if whole and rank_zero_only.rank:
-        time.sleep(WAIT)  # the first process says it for all, and torchrun ends all as soon as one has ended
+        time.sleep(WAIT)  # the first process prints the error for all, and torchrun ends all once one has ended
         raise SystemExit(2)
     if whole:
         asked = " and ".join(f"{name} {settings[name]}" for name in remedies if name in whole)
@@ -176,7 +178,7 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
 
 
 def check_callbacks(callbacks: list[Callback], score: str, has_validation: bool) -> None:
-    """Check before the training that callbacks work in it, and that the values which they monitor are logged.
+    """Check before the training that callbacks work in it, and that the values that they monitor are logged.
 
     Args:
         callbacks: The callbacks that a user asks for.
@@ -184,7 +186,7 @@ def check_callbacks(callbacks: list[Callback], score: str, has_validation: bool)
         has_validation: Whether there are validation images.
 
     Raises:
-        ValueError: If one does not, or is not.
+        ValueError: If a callback does not work, or monitors a value that is not logged.
     """
     logged = ["train_loss", "lr", *(("val_loss", f"val_{score}") if has_validation else ())]
     for callback in callbacks:

@@ -99,13 +99,13 @@ class ViTCLI(LightningCLI):
         return {typed: every[typed]} if typed in every else every
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add ``--seed_everything``, in Lightning also true or false: no run would have the same numbers again."""
+        """Add ``--seed_everything``; Lightning also takes true and false, with which no run could be repeated."""
         parser.add_argument(
             "--seed_everything", type=int, default=self.seed_everything_default, help="Seed of all random choices."
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Link what the data decides about the model, and add ``--experiment``."""
+        """Link what the data decides about the model, and add ``--experiment`` and ``--test_weights``."""
         if self.typed.subcommand != "predict" and self.typed.describes_data:  # else the model is that of the checkpoint
             for name in self.trained.objective.from_data:
                 parser.link_arguments(
@@ -129,7 +129,7 @@ class ViTCLI(LightningCLI):
         )
 
     def _of_data(self, name: str, data: LightningDataModule) -> Any:
-        """Return what the model takes from the data: of data without options for them, trained weights keep theirs."""
+        """Return what the data tell the model; evaluated weights keep mean and std if the data have no such options."""
         is_evaluated = self.typed.subcommand != "fit" and name in ("mean", "std") and name in self.trained.of_images
         if is_evaluated and name not in constructor_arguments(type(data)):
             return self.trained.of_images[name]
@@ -181,7 +181,7 @@ class ViTCLI(LightningCLI):
         check_seed(chosen["seed_everything"])
         if self.typed.checkpoint == AUTO:
             self._check_same_seed(chosen["seed_everything"])
-        if chosen["ckpt_path"] == AUTO:  # and there is none yet
+        if chosen["ckpt_path"] == AUTO:  # there is no checkpoint yet
             chosen["ckpt_path"] = None
         # A checkpoint that is continued holds the weights.
         if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
@@ -210,7 +210,7 @@ class ViTCLI(LightningCLI):
         return [typed.subcommand, *words, *trained.words, *classes_first(typed.others), *named, *of_file]
 
     def _check_same_seed(self, seed: int) -> None:
-        """Check that the run which ``--ckpt_path auto`` has found is not that of another seed."""
+        """Check that the run that ``--ckpt_path auto`` has found has the same seed."""
         folder = run_folder_of(self.trained.path)
         has_config = folder is not None and (folder / "config.yaml").exists()
         config = read_config(folder / "config.yaml") if has_config else {}
@@ -247,7 +247,7 @@ class ViTCLI(LightningCLI):
         check_memory(self.subcommand, settings)
 
     def instantiate_classes(self) -> None:
-        """Build data, model and trainer; what another data module than ours tells of its images goes to the model."""
+        """Build data, model and trainer; a user's own data module tells the model about its images by attributes."""
         if not self.typed.describes_data:
             parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
             data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
@@ -260,7 +260,7 @@ class ViTCLI(LightningCLI):
         super().instantiate_classes()
 
     def _told_by(self, data: LightningDataModule) -> dict[str, Any]:
-        """Return what a data module tells by attributes about its images, without what is typed.
+        """Return what a data module tells about its images by attributes, except for typed arguments.
 
         Raises:
             ValueError: If the model needs to know more.
@@ -307,7 +307,7 @@ class ViTCLI(LightningCLI):
             ) from None
 
     def _set_engine(self, config: dict[str, Any]) -> None:
-        """Set precision, whole checkpoint files, and devices and strategy where a word stands for them."""
+        """Set the precision, the plugin that writes whole checkpoints, and devices and strategy if words name them."""
         plugins = _as_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
             config["precision"] = config["precision"] or self._choose_precision(config["accelerator"])
@@ -332,7 +332,7 @@ class ViTCLI(LightningCLI):
             raise SystemExit(0)
 
     def _choose_precision(self, accelerator: Any) -> str:
-        """Return the precision of the training for an evaluation, which repeats its numbers; else the fastest."""
+        """Return the fastest precision, or for an evaluation that of the training, so that its numbers are repeated."""
         folder = run_folder_of(self.trained.path) or self.run_folder
         known = read_results(folder) if self.subcommand in ("validate", "test") else {}
         precision = known.get("precision") or fastest_precision(accelerator)
@@ -422,7 +422,7 @@ class ViTCLI(LightningCLI):
     def _choose_run_folder(self, claim: bool) -> Path:
         """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; ``claim`` makes it.
 
-        Only the first process makes a folder; no other writes to it by this path.
+        Only the first process makes a folder; the others do not write to the path that they get.
         """
         check_experiment(self._experiment())
         experiment = Path(self._get(self.config, "trainer")["default_root_dir"] or "") / RUNS / self._experiment()
@@ -488,13 +488,13 @@ class ViTCLI(LightningCLI):
 
     @rank_zero_only
     def _note_choices(self) -> None:
-        """Put the thresholds of a validation after the last step into the checkpoint, which was saved before."""
+        """Put the thresholds of a validation after the last step into the checkpoint, which was saved before it."""
         path = self.run_folder / "checkpoints/last.ckpt"
         if path.is_file() and self.model.note_choices(checkpoint := read_checkpoint(path)):
             AtomicCheckpointIO().save_checkpoint(checkpoint, path)
 
     def _keep_best(self) -> Path | None:
-        """Return ``best.ckpt``, which a run that ended before its first validation makes of its last checkpoint."""
+        """Return ``best.ckpt``; a run that ended before its first validation copies its last checkpoint there."""
         saving = (each for each in self.trainer.checkpoint_callbacks if isinstance(each, RunCheckpoint))
         best = next((each for each in saving if each.monitor is not None), None)
         if best is not None and not best.best_model_path:
@@ -537,7 +537,7 @@ def fastest_precision(accelerator: Any) -> str:
 
 
 def _display(config: dict[str, Any], asked: list[Callback]) -> list[Callback]:
-    """Return the progress bar and the summary of the model, where they are asked for and no other ones are."""
+    """Return the progress bar and the summary of the model, if they are enabled and the user adds none."""
     has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
     has_summary = any(isinstance(callback, ModelSummary) for callback in asked)
     adds_bar = not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False

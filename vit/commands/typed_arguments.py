@@ -42,16 +42,16 @@ class TypedArguments:
         subcommand: The first word.
         model: Name of the objective that is asked for; None if none is.
         data: Name of the data module that is asked for; None if none is.
-        own_model: The class of the model that is asked for, if it is none of the package's.
-        own_data: The class of the data module that is asked for, if it is none of the package's.
+        own_model: The class of the model that is asked for, if it is a user's own.
+        own_data: The class of the data module that is asked for, if it is a user's own.
         given: Names of the arguments of the model that are typed or in a config.
         optimizer: Whether an optimiser is asked for by ``--optimizer``, as Lightning's command line has it.
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``, or "auto" if a config has that.
         experiment: The value of ``--experiment``.
         experiment_of_config: The name of the experiment in a config.
-        root: The folder in which ``runs/`` is: the value of ``--trainer.default_root_dir``.
-        limits: Numbers of batches, as text: the parser reads 1, one batch, as 1.0, all of them.
+        root: The folder that contains ``runs/``: the value of ``--trainer.default_root_dir``.
+        limits: Numbers of batches, as text, because the parser reads 1 (one batch) as 1.0 (all batches).
         start: The value of ``--model.init_from``, typed or in a config.
         told: Arguments of the model that the tensors of ``start`` do not tell.
         others: The other words after the subcommand.
@@ -78,7 +78,7 @@ class TypedArguments:
 
     @property
     def single(self) -> dict[str, int]:
-        """The options of the trainer that are one batch."""
+        """The options of the trainer that ask for one batch."""
         return {name: 1 for name, limit in self.limits.items() if limit == "1"}
 
     @property
@@ -106,8 +106,8 @@ def read_typed(arguments: Any) -> TypedArguments:
     ('SequenceReader', 'vit.pth', {'num_heads': 3})
 
     Raises:
-        ValueError: If a config cannot be read, a word is no text, or an argument sets what the data decides about the
-            model.
+        ValueError: If a config cannot be read, a word is not valid text, or an argument sets what the data decides
+            about the model.
     """
     if not isinstance(arguments, list):
         parts = arguments or {}
@@ -195,7 +195,7 @@ def classes_first(words: Sequence[str]) -> list[str]:
 
 
 def _check_text(word: str) -> None:
-    """Check that a word is text, which a config can hold: the name of a file may be any bytes."""
+    """Check that a word is valid text, so that a config can hold it: names of files may be any bytes."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -215,7 +215,7 @@ def limits_of(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_model(name: str) -> None:
-    """Check that there is a model of a name; the parser knows those with a path."""
+    """Check that there is a model of this name; the parser checks paths of classes."""
     if re.fullmatch(r"[\w-]+", name) and not _is_model(name):
         raise ValueError(
             f"--model: unknown model {name!r}: choose one of {', '.join(OBJECTIVES)}{nearest_hint(name, OBJECTIVES)}"
@@ -233,7 +233,7 @@ def _arguments_of(asked: Any) -> dict[str, Any]:
 
 
 def _class_name(path: str | None) -> str | None:
-    """Return the name of a class: earlier versions have other paths."""
+    """Return the name of a class without its path, which differs in earlier versions."""
     return path.rpartition(".")[2] if path else None
 
 

@@ -1,6 +1,6 @@
 """Data: data modules, the loaders of whole batches, and batched augmentation.
 
-The names are imported when they are used: reading an image file needs no Lightning.
+Each name is imported on first use, so that reading an image file does not need Lightning.
 """
 
 from importlib import import_module
@@ -57,7 +57,7 @@ MODULES = {
 def __getattr__(name: str) -> Any:
     if name in MODULES:
         return getattr(import_module(f"vit.data.{MODULES[name]}"), name)
-    if name == "DATA_SETS":  # what a model can be trained on, by name
+    if name == "DATA_SETS":  # the data sets that a model can be trained on, by name
         names = [each for each in __all__ if each not in ("ImageDataModule", "UnsortedImages")]
         return globals().setdefault(name, {each: __getattr__(each) for each in names})
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

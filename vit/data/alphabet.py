@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The letters that texts are made of; the token of a letter is its place among them.
+    """The letters that texts are made of; the token of a letter is its index.
 
     >>> alphabet = Alphabet("0123456789")
     >>> alphabet.encode(["42", "7"], length=3)
@@ -22,7 +22,7 @@ class Alphabet:
         letters: The letters, each once.
 
     Raises:
-        ValueError: If there are none, or one is there twice.
+        ValueError: If there are no letters, or one occurs twice.
     """
 
     letters: str
@@ -71,10 +71,10 @@ class Alphabet:
         return tokens
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Return the texts of tokens (N, T), each up to its first end, without starts.
+        """Decode tokens (N, T) to texts, each up to its first end token and without start tokens.
 
         Raises:
-            ValueError: If a token is not one of the alphabet, such as the -1 that pads a batch.
+            ValueError: If a token is not in the alphabet, such as the -1 that pads a batch.
         """
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ValueError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give whole numbers (N, T)")

@@ -1,8 +1,8 @@
 """Augmentation of whole batches on the training device, with random choices per image.
 
-torchvision's transforms draw one choice per call: they would shift a whole batch alike, and one call per image is
-slower: benchmarks/results/pipeline.md has the images per second of both. Mixup and cutmix are torchvision's, since the
-published recipes draw one choice per batch.
+torchvision's transforms draw one choice per call, so they would shift all images of a batch alike. One call per image
+is slower; benchmarks/results/pipeline.md has the images per second of both. Mixup and cutmix are torchvision's, because
+the published recipes draw one choice per batch.
 
 Random choices come from torch's global CPU generator on any device; the loaders seed it.
 Letters in the einops patterns: b batch, c channels, h w rows and columns.
@@ -34,7 +34,7 @@ class Augment:
     Args:
         num_classes: Number of classes, for the soft targets of mixup and cutmix.
         crop_size: Rows and columns to which random crops are scaled; None for those of the images.
-        mixing: Says before each batch whether it is mixed.
+        mixing: Is called before each batch, and returns whether to mix it.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Augment:
 
 
 def alternate_flips(num_images: int, seed: int, epoch: int) -> Tensor:
-    """Return which images are mirrored in an epoch, (N,): drawn for the first one, then turned over in each next one.
+    """Return which images are mirrored in an epoch, (N,): drawn for the first epoch, inverted in every second one.
 
-    Any two epochs in a row then show every image both ways, while draws of their own show half of them twice the same
-    way (Jordan 2024, airbench).
+    Any two epochs in a row then show every image both ways. With independent draws, they would show half of the images
+    the same way twice (Jordan 2024, airbench).
 
     >>> first, second = alternate_flips(1000, 0, 0), alternate_flips(1000, 0, 1)
     >>> 400 < int(first.sum()) < 600, bool((first != second).all())
@@ -119,7 +119,7 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool | Tensor) -> Tensor:
     Args:
         images: Images of one size.
         padding: Largest shift.
-        flip: Whether each image is mirrored with probability 1/2, or which ones are, boolean (B,).
+        flip: True to mirror each image with probability 1/2, or which images to mirror, boolean (B,).
 
     Raises:
         ValueError: If ``padding`` is not smaller than the image.
@@ -156,7 +156,7 @@ def _reflect(indices: Tensor, length: int) -> Tensor:
 
 
 def erase(images: Tensor, probability: float, area: tuple[float, float] = (0.02, 0.33)) -> Tensor:
-    """Set a random rectangle of each image to zero with a probability (Zhong et al. 2020), (B, C, H, W) -> the same.
+    """Set a random rectangle of each image to zero with ``probability`` (Zhong et al. 2020): (B, C, H, W) -> the same.
 
     The rectangle covers a share of the image within ``area``; its aspect ratio is from 0.3 to 1 / 0.3.
     """

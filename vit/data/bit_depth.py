@@ -1,27 +1,27 @@
-"""Pixels of 16 or 32 bits and of floats, as pixels of 8 bits: by rules that never look at what an image shows."""
+"""Converts pixels of 16 or 32 bits, or floats, to 8 bits, by rules that do not depend on the content of an image."""
 
 import numpy as np
 from PIL import Image
 
-LARGEST = 65_535  # of 16 bits; divided by 257, it is 255
+LARGEST = 65_535  # largest value of 16 bits; divided by 257, it is 255
 
 
 def has_more_than_eight_bits(file: Image.Image) -> bool:
     """Return whether an opened image, whose pixels are not yet decoded, has integers of 16 or 32 bits, or floats."""
-    # Pillow has no mode for colours of 16 bits, of which it keeps the upper 8.
+    # Pillow has no mode for colours of 16 bits and keeps the upper 8, so we look at the tiles of the file instead.
     return file.mode.startswith(("I", "F")) or any(";16" in str(tile[3]) for tile in getattr(file, "tile", ()))
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8 bits a channel.
 
-    - Grey integers of 16 and 32 bits are values from 0 to 65,535, which are divided by 257. So are those of cameras
-      with 12 bits, which become nearly black: ``is_nearly_black`` finds them.
-    - Grey floats are values from 0 to 1, which are multiplied by 255 and rounded.
-    - Of colours of 16 bits, Pillow has kept the upper 8.
-    - Palettes with transparency become colours; the transparency is left out, as that of other images.
+    - Grey integers of 16 and 32 bits must be from 0 to 65,535, and are divided by 257. Images of cameras with 12 bits
+      become nearly black that way; ``is_nearly_black`` finds them.
+    - Grey floats must be from 0 to 1, and are multiplied by 255 and rounded.
+    - Colours of 16 bits need nothing: Pillow has already kept the upper 8 bits.
+    - Palettes with transparency become RGBA; ``decode`` then drops the transparency, as for other images.
 
-    Other values are refused: to scale them by the least and the greatest of each image would make equal things unequal.
+    Other values are refused. Scaling each image by its own smallest and largest value would make equal greys differ.
 
     >>> eight_bits(Image.new("F", (1, 1), 0.5)).getpixel((0, 0))
     128
@@ -37,7 +37,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         if not np.isfinite(values).all():
             raise ValueError("it has pixels that are not finite (NaN or infinite): replace them")
-        # Half a grey level beyond the range is what resampling and rounding leave.
+        # Resampling and rounding can leave values up to half a grey level beyond the range.
         _check_range((255 * values.astype(np.float64)).round() / 255, 1, "floats")
         return Image.fromarray((255 * values.astype(np.float64)).round().astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
@@ -46,7 +46,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def is_nearly_black(image: Image.Image) -> bool:
-    """Return whether no value of a decoded image of more than 8 bits reaches 1/16 of the range, as of 12 bits."""
+    """Return whether a decoded image of more than 8 bits stays below 1/16 of the range, as 12-bit values do."""
     sixteenth = 4_096 if image.mode.startswith("I") else 1 / 16 if image.mode == "F" else 16
     return bool(np.asarray(image).max() < sixteenth)
 

@@ -62,7 +62,7 @@ class CIFAR10(ImageDataModule):
             ) from None
 
     def _damaged(self, extracted: Path) -> Path | None:
-        """Return the first file of an extracted archive that is not as it was published."""
+        """Return the first file of an extracted archive that is missing or damaged; None if all are intact."""
         if not extracted.is_dir():
             return None
         files = ((extracted / name, md5) for name, md5 in (*self.source.train_list, *self.source.test_list))

@@ -36,7 +36,7 @@ def jpeg(images: Tensor, quality: float) -> Tensor:
 
 
 def blur(images: Tensor, sigma: float) -> Tensor:
-    """Blur images by a Gaussian of ``sigma`` pixels, cut off at three of them and at what a border may reflect."""
+    """Blur images by a Gaussian of ``sigma`` pixels, cut off at 3 sigma, or earlier if the image is too small."""
     rows, columns = (min(max(1, round(3 * sigma)), side - 1) for side in images.shape[-2:])
     return tv.gaussian_blur(images, [2 * columns + 1, 2 * rows + 1], [sigma] * 2)
 
@@ -57,7 +57,7 @@ def check_corruptions(corrupt: Mapping[str, Any], corrupted: str) -> None:
     ValueError: unknown corruption 'fog': choose 'jpeg', 'blur' or 'contrast'
 
     Raises:
-        ValueError: If one is not right.
+        ValueError: If a name, a strength or ``corrupted`` is not valid.
     """
     check_choice("corrupted", corrupted, get_args(Corrupted))
     for name, strength in corrupt.items():
@@ -76,17 +76,17 @@ def corrupt_images(images: Tensor, corrupt: Mapping[str, float]) -> Tensor:
 
 
 def change_labels(labels: Tensor, share: float, num_classes: int, seed: int = SEED) -> Tensor:
-    """Return labels of which a share, rounded, names another class, each other class equally probable: (N,) -> (N,).
+    """Replace a share of the labels by other classes, each equally probable: (N,) -> (N,).
 
-    Which labels change depends on ``seed`` and their number alone, and those of a smaller share change in a larger one,
-    to the same classes.
+    Which labels change depends only on ``seed`` and the number of labels. Labels that change at a smaller share also
+    change at a larger one, to the same classes.
 
     >>> labels = torch.zeros(10, dtype=torch.long)
     >>> [int((change_labels(labels, share, num_classes=3) != labels).sum()) for share in (0, 0.2, 1)]
     [0, 2, 10]
 
     Raises:
-        ValueError: If the labels are not one of several classes each.
+        ValueError: If the labels are not class numbers, or there is only one class.
     """
     if labels.ndim > 1 or num_classes < 2:
         raise ValueError(
@@ -108,7 +108,7 @@ def make_worse(
     corrupt: Mapping[str, float],
     corrupted: Corrupted,
 ) -> list[str]:
-    """Change labels and images of the splits in place, and return what was changed, a line for each split and kind.
+    """Replace splits in ``sets`` by worse ones; return a line about the labels, and one for each split of worse images.
 
     Raises:
         ValueError: If images that are to be changed are not in memory.

@@ -65,8 +65,8 @@ def resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
 def one_thread() -> Iterator[None]:
     """Compute on one thread inside the block.
 
-    Each of many small kernels would wait for all threads while workers decode on the other cores: streaming would be
-    half as fast.
+    Workers decode on the other cores meanwhile. With all threads, each of many small kernels would wait for those
+    cores, and streaming would be half as fast.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -83,15 +83,15 @@ def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     rows, columns = _weights(top, height, h, size[0]), _weights(left, width, w, size[1])
     scaled = einsum(images.float(), columns, "b c h w, b p w -> b c h p")
     scaled = einsum(scaled, rows, "b c h p, b o h -> b c o p")
-    # To int first: float to uint8 takes three times as long.
+    # Convert to int first: float to uint8 takes three times as long.
     return scaled.round_().int().to(images.dtype)
 
 
 def _weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
     """Return the weight of each of ``length`` pixels in each of ``size`` scaled ones: (B,), (B,) -> (B, size, length).
 
-    It falls linearly to zero at a distance of one pixel or one scaled pixel, whichever is larger, and is zero outside
-    the box.
+    The weight falls linearly to zero at a distance of one pixel or one scaled pixel, whichever is larger. It is zero
+    outside the box.
     """
     start, extent = rearrange([start, extent], "part b -> part b 1 1")
     pixel = torch.arange(length, device=start.device) + 0.5

@@ -1,4 +1,4 @@
-"""A handwritten digit that decides the class among fifteen that do not: images whose place of evidence ink cannot tell.
+"""Images of sixteen handwritten digits, one of which decides the class and cannot be found by its ink.
 
 Letters in the einops patterns: n images, r c rows and columns of digits, h w rows and columns of pixels.
 """
@@ -12,21 +12,22 @@ from vit.data.module import ImageDataModule, ImageSet, Stage
 
 SIDE = 4  # rows and columns of digits
 DIGIT = 8
-# Of all halves of the ten digits, the one in which maps of edges and ink of the training images are nearest to chance.
+# Of all choices of five digits, the one for which maps of edges and ink find the digit nearest to chance, on the
+# training images.
 DECIDING = (2, 3, 5, 7, 8)
-ALIKE = 60  # a bystander is among so many with the next less or more ink than the digit that decides
+ALIKE = 60  # bystanders are drawn from this many digits with the next less ink, and as many with the next more
 CANVASES_PER_DIGIT: dict[Stage, int] = {"train": 40, "val": 6, "test": 6}
 
 
 class CrowdedDigits(ImageDataModule):
     """Sixteen handwritten digits side by side, 32x32 pixels, grey; one is a 2, 3, 5, 7 or 8, and that is the class.
 
-    The others are 0, 1, 4, 6 and 9, do not depend on the class, and have as much ink. So a map that marks ink, edges or
-    the centre finds the digit that decides about once in sixteen times, as chance does: only what tells digits apart
-    finds it. In ``PlantedDigits`` the digit lies in clutter, and a map of ink alone finds it.
+    The others are 0, 1, 4, 6 and 9, do not depend on the class, and have about as much ink. A map that marks ink, edges
+    or the centre therefore finds the deciding digit about once in sixteen times, as chance does. Only a map that tells
+    digits apart finds it. In ``PlantedDigits`` the digit lies in clutter, and a map of ink alone finds it.
 
-    Digits of a split are those of the same split of ``Digits``, whatever the ``seed``. ``crowded_digits`` returns the
-    positions of the digits that decide.
+    Digits of a split come from the same split of ``Digits``, whatever the ``seed``. ``crowded_digits`` returns the
+    positions of the deciding digits.
     """
 
     num_classes = len(DECIDING)
@@ -42,7 +43,7 @@ class CrowdedDigits(ImageDataModule):
 
 
 def crowded_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the images of a split of ``CrowdedDigits`` and the positions of the digits that decide; always the same.
+    """Return the images of a split of ``CrowdedDigits`` and the positions of the deciding digits; always the same.
 
     >>> images, labels, boxes = crowded_digits("test")
     >>> images.shape, images.dtype, boxes.shape
@@ -80,7 +81,7 @@ def crowd(
 
 
 def as_dark(digits: Tensor, bystanders: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw ``count`` bystanders for each digit that have about its ink: (N, 1, 8, 8) -> (N, count, 1, 8, 8)."""
+    """Draw ``count`` bystanders with about as much ink as each digit: (N, 1, 8, 8) -> (N, count, 1, 8, 8)."""
     ink, of_bystanders = (images.sum(dim=(1, 2, 3)) for images in (digits, bystanders))
     by_ink = of_bystanders.argsort(stable=True)
     nearest = torch.searchsorted(of_bystanders[by_ink], ink)[:, None]

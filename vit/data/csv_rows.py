@@ -1,4 +1,4 @@
-"""Tables of image files in CSV files: reads them, and names what is wrong with them by its line."""
+"""Reads CSV tables of image files, and reports mistakes in them with the number of the line."""
 
 import csv
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from vit.support.printable import printable
 def read_rows(path: Path, *needed: str, optional: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
     """Return the number of each line and its cells by column; a byte order mark and empty lines are ignored.
 
-    Names of columns are as they can be shown: some are classes, and checkpoints with other names are refused.
+    Unprintable characters in the names of columns are escaped: some are classes, and checkpoints refuse such names.
 
     Args:
         path: The CSV file, whose first line names the columns.
@@ -19,7 +19,7 @@ def read_rows(path: Path, *needed: str, optional: Sequence[str] = ()) -> list[tu
         optional: Columns that have a meaning if they are there.
 
     Raises:
-        ValueError: If it is no such table.
+        ValueError: If the file is not such a table.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -60,7 +60,7 @@ def read_rows(path: Path, *needed: str, optional: Sequence[str] = ()) -> list[tu
 
 
 def check_there(files: Sequence[Path], root: Path, table: Path) -> None:
-    """Raise a ValueError with the first names of files that a table names and that do not exist, if there are any."""
+    """Raise a ValueError if files of a table do not exist; it names the first of them."""
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(
             f"{table} names {len(missing):,} of {len(files):,} images that are not there: "

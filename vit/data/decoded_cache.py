@@ -1,7 +1,7 @@
 """A cache of decoded image files: one uint8 array per data set, kept on disk for the next run.
 
-Beside it are the messages about files that cannot be read, and the notes on others. If a data set is too large for an
-array, the cache keeps only these.
+The cache also keeps the messages about unreadable files and the notes on others. If a data set is too large for an
+array, it keeps only these.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
 DECODER_VERSION = 4
 UNUSED_DAYS = 30
-UNUSED_KINDS = (".safetensors", ".json", ".npy", ".unfinished", ".tmp")  # .json also of earlier versions, as .tmp
+UNUSED_KINDS = (".safetensors", ".json", ".npy", ".unfinished", ".tmp")  # earlier versions wrote .tmp and more .json
 # By the index of the file.
 Messages = dict[int, str]
 Notes = dict[int, list[str]]
@@ -38,11 +38,11 @@ Notes = dict[int, list[str]]
 def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = False) -> tuple[Tensor, ImageFiles]:
     """Return the images, uint8 (N, C, H, W), and the file of each, in their order; only the first call decodes them.
 
-    What is found about the files is in the ``unreadable`` and ``notes`` of both ``files`` and those returned.
+    Messages about the files are in ``unreadable`` and ``notes``, both of ``files`` and of the returned files.
 
-    The cached array is found by the name, size and modification time of every file and by the image size: a changed
-    data set is decoded again. So is a damaged array, found by its checksum. Writing an array deletes those that no run
-    has read for 30 days.
+    The key of the cached array is the name, size and modification time of every file, and the image size, so a changed
+    data set is decoded again. So is one whose array fails its checksum. Writing an array deletes those that no run has
+    read for 30 days.
 
     Args:
         files: The image files.
@@ -85,7 +85,7 @@ def fingerprint(files: ImageFiles) -> str:
     """Return the name of the cached array, which changes with any of the files."""
     settings = (DECODER_VERSION, files.image_size, files.in_channels, files.stretch, files.max_pixels)
     digest = hashlib.sha256(repr(settings).encode())
-    resolve = cache(Path.resolve)  # of folders: that of every file takes longer than all else
+    resolve = cache(Path.resolve)  # for folders only: resolving every file takes longer than all else
     for path in files.paths:
         status = path.stat()
         digest.update(os.fsencode(f"{resolve(path.parent) / path.name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
@@ -112,7 +112,7 @@ def _decoded(files: ImageFiles, num_workers: int, done: str) -> Iterator[Decoded
         batch_size=DECODE_BATCH,
         num_workers=num_workers,
         collate_fn=collate_readable,
-        generator=torch.Generator(),  # or DataLoader would draw from the global generator, in the first run only
+        generator=torch.Generator(),  # else DataLoader draws from the global generator, in the first run only
     )
     return progress(loader, f"batches of {DECODE_BATCH} images {done}")
 
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[Tensor | None, Messages, Notes]:
 def _write(path: Path, images: Tensor, unreadable: Messages, notes: Notes) -> None:
     """Write a file of the cache. If that fails, the run continues, and the next one decodes again."""
     text = json.dumps([unreadable, notes])
-    # One entry, as the order of several would change from file to file.
+    # A single entry: the order of several would differ from file to file.
     metadata = {"decoded": json.dumps([_checksum(images, text), text])}
     try:
         with replacing(path) as unfinished:

@@ -10,7 +10,7 @@ from torch import Tensor
 from vit.data.module import ImageDataModule, ImageSet, Stage
 
 TEST_FRACTION = 0.2
-# Seeds of what other data sets make of these digits: fixed, so that scores are comparable between runs.
+# Seeds of the data sets that are made from these digits: fixed, so that scores are comparable between runs.
 SEEDS: dict[Stage, int] = {"train": 0, "val": 1, "test": 2}
 
 
@@ -42,7 +42,7 @@ class Digits(ImageDataModule):
 
 @cache
 def _read_digits() -> tuple[Tensor, Tensor]:
-    """Return images (1797, 1, 8, 8) of bytes and labels (1797,), read once: other data sets ask for each split."""
+    """Return uint8 images (1797, 1, 8, 8) and labels (1797,), cached because other data sets read them per split."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -51,7 +51,7 @@ def _read_digits() -> tuple[Tensor, Tensor]:
 
 
 def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Generator]:
-    """Return the digits of a split, which must exist, and the source of random choices for what is made of them."""
+    """Return the digits of a split, and the generator for images made of them; an unknown split is a ValueError."""
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")
     if stage not in digits.sets:

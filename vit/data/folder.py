@@ -23,24 +23,24 @@ BESIDE = "beside train, val and test"
 class ImageFolder(LabelledFiles):
     """Images in one folder per class.
 
-    Links to files and folders are followed. What is left out is counted by its reason, and a folder that cannot be read
-    is an error.
+    Links to files and folders are followed. Files that are left out are counted by reason, and a folder that cannot be
+    read is an error.
 
     The layout is ``root/train/CLASS/...`` beside ``root/val/CLASS/...``, ``root/test/CLASS/...`` or both, or a single
     tree ``root/CLASS/...``, which is split. Missing validation images are held out of the training images. A class of
     two images has one for training and one for validation; a class of three has one for test, too.
 
-    Images in no class folder, or in one alone, have no classes: ``num_classes`` is 0, and a model can learn from them
-    without labels. A folder without images, and classes that differ between the splits, are a ValueError.
+    Images in no class folder, or in a single one, have no classes: ``num_classes`` is 0, and a model can learn from
+    them without labels. A folder without images is a ValueError, and so are classes that differ between the splits.
 
     Args:
         root: The folder.
-        class_names: Names of all classes, in the order of the logits, of which the images may show a part; None takes
-            the names of the folders, or in a test those of the trained model.
+        class_names: Names of all classes, in the order of the logits; some may have no images. None takes the names of
+            the folders, or in a test those of the trained model.
         kwargs: Those of LabelledFiles.
 
     Raises:
-        ValueError: If a folder has the name of no class.
+        ValueError: If the name of a folder is not one of the classes.
     """
 
     def __init__(self, root: str, *, class_names: list[str] | None = None, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ class ImageFolder(LabelledFiles):
 
 
 def check_split_names(root: Path) -> None:
-    """Check that no folder has a usual name of a split other than the one that is read."""
+    """Check that no folder has another usual name of a split than the one that is read, such as "valid" for "val"."""
     for path in list_folder(root):
         stage = SPLIT_NAMES.get(path.name.lower(), path.name)
         if path.is_dir() and stage != path.name:
@@ -127,7 +127,7 @@ def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) 
 
 
 def _why_without_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> str | None:
-    """Return what a classifier needs that the images lack, which are in no class folder or in one; None otherwise."""
+    """Return why a classifier cannot learn from images in no class folder, or in a single one; else None."""
     names = [*splits["train"]]
     if len(names) > 1:
         return None
@@ -151,7 +151,7 @@ def _classes(folder: Path, found: Found) -> dict[str, list[Path]]:
             for reason, paths in below.left_out.items():
                 found.leave_out(reason, paths)
             if below.images:
-                # As it can be shown: checkpoints with other names are refused.
+                # Escaped, as checkpoints refuse unprintable names.
                 classes.setdefault(printable(path.name), []).extend(below.images)
             elif below.hint:  # a class would be missing
                 raise ValueError(f"no image in {path} is read{below.hint}: convert them, or move the folder elsewhere")

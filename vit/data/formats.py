@@ -1,7 +1,7 @@
 """Formats of image files: which are read, why others are not, and how a file is opened.
 
-Pillow is told which formats to try. Left alone, it would try all that it knows, whatever the name of the file: a
-PostScript file named .jpg would be run by Ghostscript.
+We tell Pillow which formats to try. By default it tries all that it knows, whatever the name of the file: Ghostscript
+would run a PostScript file named .jpg.
 """
 
 from importlib.util import find_spec
@@ -12,9 +12,9 @@ from PIL import Image, UnidentifiedImageError, features
 
 from vit.support.extras import import_extra
 
-# As many as Pillow takes by default, in which a file of a few kB may claim to hold any number of pixels.
+# The limit of Pillow. A file of a few kB may claim to hold any number of pixels.
 MAX_PIXELS = 178_956_970
-# By Pillow's name of the format. An MPO is the JPEG of a phone or a stereo camera, and is opened as one.
+# Suffixes by Pillow's name of the format. An MPO is the JPEG of a phone or a stereo camera, and is opened as a JPEG.
 SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png", ".apng"),
@@ -44,7 +44,7 @@ NEEDS_AVIF = "needs a Pillow that reads AVIF: pip install --upgrade pillow"
 
 
 def why_not_read(path: Path) -> str | None:
-    """Return why a file is no image that is read, by its suffix; None if it is one.
+    """Return why a file is not read as an image, by its suffix; None if it is read.
 
     >>> why_not_read(Path("cat.JPG")), why_not_read(Path("cat.psd")), why_not_read(Path("notes.txt"))
     (None, 'a project of an image editor: export it as PNG', 'no image')
@@ -59,22 +59,22 @@ def why_not_read(path: Path) -> str | None:
 
 
 def open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open an image file of a format that is read, by its content; its pixels are not yet decoded.
+    """Open an image file whose content is in one of the formats of ``SUFFIXES``; its pixels are not yet decoded.
 
     Raises:
-        ValueError: If it is of another format, or has more pixels than ``max_pixels``; the message says which.
+        ValueError: If it is in another format, or has more pixels than ``max_pixels``; the message says which.
         OSError: If the file cannot be read.
     """
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
-    # Pillow's own limit is the same for all files, names none, and prints a warning at half of it.
+    # Pillow's own limit is global, its error names no file, and it prints a warning at half of the limit.
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         file = _identify(path)
     finally:
         Image.MAX_IMAGE_PIXELS = limit
     if file.format == "TIFF":
-        file.filename = ""  # from the name, Pillow maps a grey one to memory, and mixes its rows if EXIF turns it
+        file.filename = ""  # with a name, Pillow maps a grey TIFF to memory, and mixes its rows if EXIF rotates it
     if file.width * file.height > max_pixels:
         with file:
             raise ValueError(
@@ -101,7 +101,7 @@ def _identify(path: Path) -> Image.Image:
 
 
 def _source(path: Path) -> Path | BinaryIO:
-    """Return what Pillow opens: a file of the system, or the content of one that is a part of another file."""
+    """Return what Pillow opens: the path of a file on a disk, or the content of a file in a shard."""
     return path if type(path) is type(Path()) else path.open("rb")
 
 

@@ -15,8 +15,8 @@ from vit.data.split import Stage
 from vit.support.files import cache_folder, replacing
 
 Duplicates = Literal["warn", "error", "drop"]
-READ_QUICKLY = 1000  # files, which take less than a tenth of a second
-KEPT_FIRST: tuple[Stage, ...] = ("test", "val", "train")  # of copies in several splits
+READ_QUICKLY = 1000  # number of files that are read in less than a tenth of a second
+KEPT_FIRST: tuple[Stage, ...] = ("test", "val", "train")  # which of the copies in several splits is kept
 
 
 class Place(NamedTuple):
@@ -33,7 +33,7 @@ class Identical:
 
     Args:
         across_classes: Groups with several labels, of which at most one is right.
-        across_splits: Groups of one label in several splits: the score of an image that was trained on is too good.
+        across_splits: Groups of one label in several splits: scores of images that a model was trained on are too good.
         others: Groups of one label and one split.
     """
 
@@ -43,10 +43,10 @@ class Identical:
 
     @property
     def dropped(self) -> set[tuple[Stage, Path]]:
-        """What is left out so that each image is there once, under a label that nothing contradicts.
+        """The files to leave out, so that each image is there once and its label is not contradicted.
 
-        Of a group of several labels that is every file. Of other groups one is kept: that in the test images, else in
-        the validation images, so that a test stays as it is and no training sees its images.
+        All files of a group with several labels are left out. Of each other group one file is kept: that of the test
+        images, else that of the validation images. So a test stays as it is, and no training sees its images.
         """
         gone = [place for group in self.across_classes for place in group]
         for group in (*self.across_splits, *self.others):
@@ -60,7 +60,7 @@ def find_identical(
 ) -> Identical:
     """Return the groups of identical files of a data set.
 
-    A picture that was saved again, in another format or with other EXIF data, is another file.
+    A picture that was saved again, in another format or with other EXIF data, counts as a different file.
 
     Args:
         splits: The files and labels by split.
@@ -85,8 +85,8 @@ def find_identical(
 def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
     """Return the indices of each group of files with the same bytes, in their order.
 
-    Files of a size that no other has are not read. Files that cannot be read, and empty ones, are left to the decoder.
-    What was found among many files is kept in the cache, by the name, size and modification time of every file.
+    Files of a unique size are not read. Empty files, and files that cannot be read, are left to the decoder. For many
+    files, the result is kept in the cache, by the name, size and modification time of every file.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     key = hashlib.sha256()
@@ -105,7 +105,7 @@ def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
         kept.touch()  # files that no run reads for 30 days are deleted
         return groups
     groups = _read_all(paths, alike)
-    with suppress(OSError), replacing(kept) as unfinished:  # the next run can read all files again
+    with suppress(OSError), replacing(kept) as unfinished:  # if this fails, the next run reads all files again
         unfinished.write_text(json.dumps(groups), encoding="utf-8")
     return groups
 

@@ -18,7 +18,8 @@ from vit.data.shard_files import Members
 
 BICUBIC = Image.Resampling.BICUBIC
 NAMED = 10  # unreadable files in a message; the others are counted
-# What turns each EXIF orientation upright (EXIF 2.3, table 6); SIDEWAYS ones swap rows and columns.
+# The operation that turns an image of each EXIF orientation upright (EXIF 2.3, table 6). SIDEWAYS ones swap rows and
+# columns.
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -29,7 +30,7 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 SIDEWAYS = (5, 6, 7, 8)
-# Notes on images that are read, but not as their owner may think.
+# Notes on images that are read, but perhaps not as their owner expects.
 FIRST_FRAME = "several frames or pages, of which the first is read"
 NEARLY_BLACK = "nearly black, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; multiply them by 16)"
 SUSPICIOUS = "read with a warning of Pillow, such as of a file that is cut: look whether it is whole"
@@ -49,7 +50,7 @@ def decode(
     Pixels of more than 8 bits are read by the rules of ``vit.data.bit_depth``; transparency is left out.
 
     Raises:
-        ValueError: If the file is damaged, not an image that is read, or has more than ``max_pixels`` pixels; the
+        ValueError: If the file is damaged, is in a format that is not read, or has more than ``max_pixels`` pixels; the
             message names it.
     """
     return decode_and_note(path, image_size, in_channels, stretch=stretch, max_pixels=max_pixels)[0]
@@ -65,7 +66,7 @@ def decode_and_note(
 ) -> tuple[Tensor, list[str]]:
     """Return an image as ``decode`` does, and the notes on it, such as ``FIRST_FRAME``."""
     with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")  # or Python shows each once, without the name of the file
+        warnings.simplefilter("always")  # by default Python shows each warning once, without the name of the file
         try:
             image, extent, orientation, notes = _load(path, image_size, "L" if in_channels == 1 else "RGB", max_pixels)
         except Exception as error:  # decoders raise errors of any kind at damaged files
@@ -85,7 +86,7 @@ def decode_and_note(
 def _load(
     path: Path, image_size: tuple[int, int] | None, mode: str, max_pixels: int
 ) -> tuple[Image.Image, tuple[float, float], int, list[str]]:
-    """Return an image of a mode of 8 bits, the width and height that it fills, its EXIF orientation and notes on it."""
+    """Return an image in ``mode``, the width and height that it fills, its EXIF orientation and notes on it."""
     with open_image(path, max_pixels) as file:
         extent = (file.width, file.height) if image_size is None else _reduce(file, max(image_size))
         notes = [FIRST_FRAME] if _has_several_frames(file) else []
@@ -99,18 +100,18 @@ def _load(
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error of a decoder, without the number and the file of the system's errors."""
+    """Return the message of a decoder's error; of a system error, without its number and the name of the file."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def is_suspicious(warning: Warning | str) -> bool:
-    """Return whether a warning of Pillow is about pixels; the EXIF data of many photographs have mistakes."""
+    """Return whether a warning of Pillow is about pixels; warnings about EXIF data are common in photographs."""
     is_of_code = isinstance(warning, (EncodingWarning, DeprecationWarning))
     return not is_of_code and not str(warning).startswith("Corrupt EXIF data")
 
 
 def _has_several_frames(file: Image.Image) -> bool:
-    """Return whether an image has more frames or pages than one; an MPO is the photograph and its previews."""
+    """Return whether an image has several frames or pages; the previews in an MPO do not count."""
     try:
         return file.format != "MPO" and getattr(file, "is_animated", False)
     except Exception:  # a second frame that is damaged
@@ -158,7 +159,7 @@ def seen_box(
     left, top = (width - fill_width) / 2, (height - fill_height) / 2
     if centre is None:
         return left, top, left + fill_width, top + fill_height
-    across, down = fill_width / columns, fill_height / rows  # pixels of the image in one of the scaled image
+    across, down = fill_width / columns, fill_height / rows  # pixels of the image for each of the scaled one
     left, top = left + across * round((columns - centre[1]) / 2), top + down * round((rows - centre[0]) / 2)
     return left, top, left + across * centre[1], top + down * centre[0]
 
@@ -166,7 +167,7 @@ def seen_box(
 def centre_of(image: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the middle of an image that is at least as large: (C, H, W) -> (C, rows, columns).
 
-    It is that of torchvision's ``center_crop``, whose import takes seconds.
+    torchvision's ``center_crop`` does the same, but its import takes seconds.
     """
     (height, width), (rows, columns) = image.shape[1:], size
     top, left = round((height - rows) / 2), round((width - columns) / 2)
@@ -174,15 +175,15 @@ def centre_of(image: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def header_orientation(file: Image.Image) -> int:
-    """Return the EXIF orientation that the size of an opened image has before its pixels are decoded.
+    """Return the EXIF orientation of an opened image that its size does not yet take into account.
 
-    Pillow turns the size of a TIFF at once, and its pixels as it decodes them.
+    Of a TIFF, Pillow turns the size when it opens the file, and the pixels when it decodes them.
     """
     return 1 if file.format == "TIFF" else file.getexif().get(ExifTags.Base.Orientation, 1)
 
 
 def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int]:
-    """Return width and height of an image file as it stands upright, and its EXIF orientation: 1 if it has no turn.
+    """Return width and height of an image file once it is upright, and its EXIF orientation, 1 if it is stored upright.
 
     Raises:
         ValueError: If the file is damaged or not an image; the message names it.
@@ -193,12 +194,12 @@ def upright_size(path: Path, max_pixels: int = MAX_PIXELS) -> tuple[int, int, in
             width, height = file.size
     except Exception as error:  # decoders raise errors of any kind at damaged files
         raise ValueError(f"cannot read image {path}: {message_of(error)}") from None
-    orientation = orientation if orientation in UPRIGHT else 1  # other values mean nothing, and turn nothing
+    orientation = orientation if orientation in UPRIGHT else 1  # other values mean nothing
     return (height, width, orientation) if orientation in SIDEWAYS else (width, height, orientation)
 
 
 def stored_size(image_size: tuple[int, int], crop_ratio: float) -> tuple[int, int]:
-    """Return the size to which images are scaled, whose centre of ``crop_ratio`` per side is of ``image_size``.
+    """Return the size to scale images to, so that a centre crop of ``crop_ratio`` per side has ``image_size``.
 
     >>> stored_size((224, 224), 0.875)
     (256, 256)
@@ -220,11 +221,11 @@ class ImageFiles(Dataset):
         labels: The class number of each, (N,), or a row of tokens, or of 0.0 and 1.0.
         image_size: Rows and columns that every image is scaled and cropped to.
         in_channels: 3 for colour, 1 for grey.
-        centre: Rows and columns of the centre that is kept of a scaled image; None for the whole image.
+        centre: Rows and columns of the centre crop of a scaled image; None for the whole image.
         stretch: Whether whole images are scaled, whatever their aspect ratio.
         max_pixels: Most pixels of an image; files with more are not decoded.
-        notes: The notes on images that were decoded, by their file; ``vit.data.decoded_cache`` fills it.
-        unreadable: The messages about files that cannot be read, by the file; filled likewise.
+        notes: Notes on decoded images, by file; filled by ``vit.data.decoded_cache``.
+        unreadable: Messages about files that cannot be read, by file; filled likewise.
     """
 
     paths: list[Path] | Members
@@ -281,7 +282,7 @@ def _take(items: list | Members | np.ndarray, indices: Tensor) -> list | Members
 
 @dataclass
 class DecodedBatch:
-    """The readable images of a batch, and by their index the error message of unreadable files, and notes on others."""
+    """The readable images of a batch, the error messages of unreadable files, and notes on others, both by index."""
 
     images: Tensor
     labels: Tensor

@@ -18,8 +18,8 @@ class ImageSet:
     Args:
         images: Decoded images, uint8 (N, C, H, W), or files.
         labels: Class numbers, (N,), rows of 0. and 1. for several labels, (N, num_classes), or rows of tokens, (N, T).
-        files: Path of each image, below the root of the data if it has one; None if they are of no files.
-        groups: Number of the group of each image, (N,), whose images stay on one side of every split; None for none.
+        files: Path of each image, below the root of the data if it has one; None if the images come from no files.
+        groups: Group number of each image, (N,): images of a group stay on one side of every split. None for no groups.
     """
 
     images: Tensor | ImageFiles
@@ -28,16 +28,16 @@ class ImageSet:
     groups: Tensor | None = None
 
     def name(self, index: int) -> str:
-        """Return the file of an image, or its number in the split if it is of no file."""
+        """Return the file of an image, or its number in the split if it has no file."""
         return str(index) if self.files is None else self.files[index]
 
     def numbered(self) -> "ImageSet":
-        """Return the same images; those of no file keep their number in this split as their name in each subset."""
+        """Return the same images; those without a file are named by their number in this split, in subsets as well."""
         return replace(self, files=[self.name(index) for index in range(len(self.labels))])
 
     @property
     def fingerprint(self) -> int:
-        """A number that tells these images from others, by their names and labels."""
+        """A checksum of the names and labels of these images."""
         names = zlib.crc32(os.fsencode("\n".join(self.files or ())))
         return zlib.crc32(self.labels.numpy().tobytes(), names)
 

@@ -20,7 +20,7 @@ TEXTS = "texts.csv"
 
 
 class ImageStrings(LabelledFiles):
-    """Pictures and the text on each, which ``texts.csv`` names: a line ``file,text`` for each picture.
+    """Pictures and the text on each; ``texts.csv`` has a line ``file,text`` for each picture.
 
     The layout is ``root/train/texts.csv`` beside ``root/val/texts.csv``, ``root/test/texts.csv`` or both, or a single
     ``root/texts.csv``, whose pictures are split. Files are relative to their ``texts.csv``. Missing validation pictures
@@ -33,11 +33,11 @@ class ImageStrings(LabelledFiles):
         image_size: Rows and columns to which every picture is scaled, whatever its aspect ratio, or one number for
             both; None for the size of the pictures, if all have the same.
         test_fraction: Share of the pictures held out for test, if there is a single ``texts.csv``.
-        skip_damaged: Whether files that cannot be read are left out and named; else they are an error before the
+        skip_damaged: Whether files that cannot be read are left out and named; if not, they are an error before the
             training.
         duplicates: What is done about files with the same bytes: "warn" names them, "error" stops before the training,
-            "drop" keeps one of each (of copies in several splits that of test, else of val; none of copies with several
-            texts).
+            "drop" keeps one of each (if copies are in several splits, that of test, else that of val; none if their
+            texts differ).
         max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         batch_size: Pictures per step and device.
         val_fraction: Share of the training pictures held out for validation; 0 trains on all, without validation.
@@ -109,7 +109,7 @@ class ImageStrings(LabelledFiles):
         }
 
     def choose_size(self, found: Survey) -> tuple[int, int]:
-        """Return the size of the pictures; several are a ValueError."""
+        """Return the size of the pictures; several sizes are a ValueError."""
         sizes = sorted(set(found.sizes))
         if len(sizes) > 1:
             shown = ", ".join(f"{rows}x{columns}" for rows, columns in sizes[:3])
@@ -144,7 +144,7 @@ def read_texts(folder: Path) -> dict[Path, str]:
     """Return the text of each picture that the ``texts.csv`` of a folder names.
 
     Raises:
-        ValueError: If the file is no such table, or a picture has no text or a text no picture.
+        ValueError: If the file is not such a table, a picture has no text, or a text has no picture.
     """
     path = folder / TEXTS
     texts: dict[Path, str] = {}
@@ -154,7 +154,7 @@ def read_texts(folder: Path) -> dict[Path, str]:
         if picture.resolve() in named:
             raise ValueError(f"line {number} of {path} names {picture.name} again: keep one line for each picture")
         named.add(picture.resolve())
-        # Letters with accents are written in two ways that look the same.
+        # Unicode has two ways to write letters with accents, which look the same.
         texts[picture] = unicodedata.normalize("NFC", row["text"])
     check_there([*texts], folder, path)
     if unnamed := [picture for picture in search(folder).images if picture.resolve() not in named]:

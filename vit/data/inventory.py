@@ -8,9 +8,9 @@ from vit.data.identical import Identical, same_bytes
 from vit.data.search import Found
 from vit.support.printable import list_names, printable
 
-NAMED = 3  # first names in a line
-MOST_ROWS = 20  # classes in a table
-LONGEST_NAME = 40  # letters of a class in it
+NAMED = 3  # names of files that a line shows
+MOST_ROWS = 20  # classes that a table shows
+LONGEST_NAME = 40  # letters of a class that it shows
 
 
 @dataclass
@@ -22,8 +22,8 @@ class Inventory:
         counts: Images of each split, by class; without classes, a number for all.
         class_names: Names of the classes.
         left_out: Files, folders and links that are left out, by reason.
-        notes: Images that are read, but not as their owner may think, by the note on them.
-        identical: What is said of identical images, a line each.
+        notes: Images that are read, but perhaps not as their owner expects, by the note on them.
+        identical: Lines about identical images.
     """
 
     root: Path
@@ -74,12 +74,12 @@ class Inventory:
 
 
 def first_names(paths: Sequence[Path], root: Path, most: int = NAMED) -> str:
-    """Return the first names of files, from a folder that holds them, and the number of the others."""
+    """Return the names of the first files, relative to the folder ``root``, and the number of the others."""
     return list_names(paths, most, lambda path: name_from(path, root))
 
 
 def name_from(path: Path, root: Path) -> str:
-    """Return the name of a file from a folder that holds it, or else its path, with control characters escaped."""
+    """Return the path of a file, relative to ``root`` if it lies below it, with control characters escaped."""
     return printable(str(path.relative_to(root) if path.is_relative_to(root) else path))
 
 
@@ -91,12 +91,12 @@ def inventory_of_folder(root: Path, found: Found) -> Inventory:
 
 
 def describe_identical(found: Identical, root: Path, *, are_split: bool) -> list[str]:
-    """Return what is said of identical images, a line for each kind that there is.
+    """Describe identical images, a line for each kind that there is.
 
     Args:
         found: The groups.
         root: The folder that names are relative to.
-        are_split: Whether the training images are yet to be split, which may part two copies.
+        are_split: Whether the training images are still to be split, which may separate two copies.
     """
     parted = ", and the split may part them" if are_split else ""
     kinds = {

@@ -1,4 +1,4 @@
-"""Labelled image files: what the data sets that read them have in common."""
+"""The base of the data sets that read labelled image files."""
 
 import os
 import unicodedata
@@ -40,21 +40,21 @@ class LabelledFiles(ImageDataModule, ABC):
         root: The folder.
         image_size: Rows and columns of the model's input, or one number for both, to which images are scaled and
             cropped. None is the size of the images if all have the same, at most 64 pixels, else a suitable square.
-        crop_ratio: Share of each side of a scaled image that validation and test images keep, their centre, in (0, 1],
-            such as 0.875. Training images are cropped alike, or at random by crop_scale.
+        crop_ratio: Share of each side that a centre crop keeps of validation and test images, in (0, 1], such as 0.875.
+            Training images are cropped alike, or at random by crop_scale.
         test_fraction: Share of the images of each class that is held out for test if the data name no splits.
-        skip_damaged: Whether files that cannot be read are left out and named; else they are an error at the start.
+        skip_damaged: Whether files that cannot be read are left out and named; if not, they are an error at the start.
         duplicates: What is done about files with the same bytes: "warn" names them, "error" stops before the training,
-            "drop" keeps one of each (of copies in several splits that of test, else of val; none of copies in several
-            classes, as their class is unknown).
+            "drop" keeps one of each (if copies are in several splits, that of test, else that of val; none if they are
+            in several classes, as their class is unknown).
         max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         mean: Mean of each channel, in [0, 1], which the model subtracts from images; None takes that of ImageNet, or
-            of the weights in --model.init_from. For another number of channels, each gets the average.
+            of the weights in --model.init_from. If the number of channels differs, each gets the average.
         std: Standard deviation of each channel, by which the model then divides; None as for mean.
         kwargs: Batches, splits and augmentation, as for every data module.
 
     Raises:
-        ValueError: If an argument is out of its range, or there are no such files.
+        ValueError: If an argument is out of its range, or there are no labelled image files.
     """
 
     stretch = False  # whether images are scaled to the size whatever their aspect ratio
@@ -98,9 +98,9 @@ class LabelledFiles(ImageDataModule, ABC):
         for alike in _look_alike(self.class_names):
             names = " and ".join(map(repr, alike))
             tell(f"note: {names} are {len(alike)} classes here: if they are one, give them the same name")
-        self.unreadable: dict[Path, str] = {}  # and what the decoder finds
+        self.unreadable: dict[Path, str] = {}  # filled by ``load_sets``, as are the notes
         self.notes: dict[Path, list[str]] = {}
-        self.identical: list[str] = []  # what is said of identical images
+        self.identical: list[str] = []  # lines about identical images
         self._look_for_identical(duplicates)
         found = survey(ConcatDataset([paths for paths, _ in self.splits.values()]), max_pixels)
         self.in_channels = found.in_channels
@@ -108,8 +108,8 @@ class LabelledFiles(ImageDataModule, ABC):
             self.image_size = self.choose_size(found)
         else:
             self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        # Not the statistics of the images themselves, which would differ between the splits: the first linear layer can
-        # learn any other scale.
+        # We do not take the statistics of the images themselves, which differ between splits: the first linear layer
+        # can learn any other scale.
         self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
         self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
 
@@ -166,9 +166,9 @@ class LabelledFiles(ImageDataModule, ABC):
             self.load_sets()
 
     def setup(self, stage: str) -> None:
-        """Load the splits and tell of them; a class without training images is a ValueError.
+        """Load the splits and print their inventory; a class without training images is a ValueError.
 
-        A test of a trained model may miss any of its classes.
+        If a trained model is tested, images of any of its classes may be missing.
         """
         if self.sets:
             return
@@ -218,7 +218,7 @@ class LabelledFiles(ImageDataModule, ABC):
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return the splits; test images are held out of the training images if the data name no splits."""
         splits = dict(self.splits)
-        if self.folds is not None and "val" in splits:  # folds cut them, too
+        if self.folds is not None and "val" in splits:  # folds are cut from them, too
             (paths, labels), (more, of_more) = splits["train"], splits.pop("val")
             splits["train"] = [*paths, *more], [*labels, *of_more]
         total = sum(len(paths) for paths, _ in splits.values())
@@ -235,10 +235,10 @@ class LabelledFiles(ImageDataModule, ABC):
             if self.groups:
                 part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
         if set(sets) == {"train"} and self._shows_a_part(sets["train"].labels):
-            # Held out of fewer classes, images would not be those that the training held out.
+            # If classes are missing, a split would not hold out the images that the training held out.
             return dict.fromkeys(("train", "val", "test"), sets["train"])
         if set(sets) == {"train"} and self.test_fraction > 0 and self.folds is None:
-            # Of a class of two images, the second one is for validation.
+            # A class of two images keeps one for training and one for validation.
             train, test = sets["train"].split(self.test_fraction, keep=2 if self.val_fraction else 1)
             if len(test.labels) == 0:
                 raise ValueError(
@@ -248,18 +248,18 @@ class LabelledFiles(ImageDataModule, ABC):
         return sets
 
     def _shows_a_part(self, labels: Tensor) -> bool:
-        """Return whether the images are of a part of the classes that a trained model knows."""
+        """Return whether some classes that a trained model knows have no images."""
         return self.known_classes is not None and labels.ndim == 1 and len(labels.unique()) < self.num_classes
 
 
 @rank_zero_only
 def tell(line: str) -> None:
-    """Print a line, in the first of several processes."""
+    """Print a line, in the first process only."""
     print(line, flush=True)
 
 
 def _count(labels: Tensor, num_classes: int) -> list[int]:
-    """Return the number of images of each class, or if there are no classes, of all."""
+    """Return the number of images of each class, or of all images if there are no classes."""
     if not num_classes:
         return [len(labels)]
     counts = labels.sum(dim=0) if labels.ndim > 1 else labels.bincount(minlength=num_classes)
@@ -267,7 +267,7 @@ def _count(labels: Tensor, num_classes: int) -> list[int]:
 
 
 def _look_alike(names: Sequence[str]) -> list[list[str]]:
-    """Return the names that differ in capitals alone, or in how a computer writes the same letters.
+    """Return groups of names that differ only in capitals, or in how Unicode writes the same letters.
 
     >>> _look_alike(["Cat", "cat", "dog"])
     [['Cat', 'cat']]
@@ -279,5 +279,5 @@ def _look_alike(names: Sequence[str]) -> list[list[str]]:
 
 
 def _per_channel(numbers: list[float], channels: int) -> list[float]:
-    """Return a number for each channel: those given, or for another number of channels their average."""
+    """Return a number for each channel: those given, or their average if the number of channels differs."""
     return list(numbers) if len(numbers) == channels else [sum(numbers) / len(numbers)] * channels

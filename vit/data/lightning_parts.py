@@ -1,7 +1,7 @@
-"""What data modules take from Lightning: their base class, and the rule that one of several processes prints.
+"""What data modules take from Lightning: their base class, and a decorator that lets only the first process print.
 
-Without Lightning there is no Trainer, and images are read all the same: for analysis, for features, and for a loop of
-one's own.
+Without Lightning there is no Trainer, but images can still be read: for analysis, for features, and for a training loop
+of your own.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
         raise
 
     class LightningDataModule:
-        """The base class of data modules that no Trainer takes."""
+        """The base class of data modules without a Trainer."""
 
         trainer = None
 

@@ -34,8 +34,8 @@ from vit.data.seeding import seeded
 
 Item = TypeVar("Item")
 
-# Batches of small images are augmented in groups: to launch the kernels for a single batch takes longer than to run
-# them. Other limits of a group change the random choices of each image.
+# Batches of small images are augmented in groups: launching the kernels for a single batch takes longer than running
+# them. Changing the limits of a group changes the random choices of each image.
 MAX_GROUP_BATCHES, MAX_GROUP_PIXELS = 16, 2**21
 
 
@@ -97,7 +97,7 @@ class BatchLoader(ABC):
         return tv.normalize(tv.to_dtype(images, torch.float32, scale=True), **self.normalisation)
 
     def _mirrored(self, start: int) -> Iterator[Tensor | None]:
-        """Yield which images of each group are mirrored from batch ``start`` on; None without end if chance decides."""
+        """Yield which images of each group are mirrored, from batch ``start`` on; None forever if chance decides."""
         if self.augment is None or self.augment.flip != "alternate":
             yield from repeat(None)
         mirrored = alternate_flips(self.sampler.num_images, self.sampler.seed, self.sampler.epoch)
@@ -122,12 +122,12 @@ class BatchLoader(ABC):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue an epoch after the images that were served before, in batches of any size.
 
-        Batches of another size, as of another number of processes, begin at the first image that was not served, and
-        have the numbers of the last batches of an epoch.
+        If the batch size has changed, for example with the number of processes, batches begin at the first image that
+        was not served, and are numbered as the last batches of the epoch.
         """
         sampler, served = self.sampler, state["served"]
         sampler.shift = state.get("shift", 0)
-        if "global_size" not in state:  # earlier checkpoints, which count all batches at the end of an epoch
+        if "global_size" not in state:  # an earlier checkpoint, in which an epoch that is over has served all batches
             served %= len(self)
         elif state["global_size"] != sampler.global_size:
             images = sampler.shift + served * state["global_size"]
@@ -186,10 +186,10 @@ class StreamLoader(BatchLoader):
             prefetch_factor=max(2, math.ceil(self.group_size / num_workers)) if num_workers else None,
             persistent_workers=num_workers > 0,
             worker_init_fn=partial(outlive_a_signal, is_over),
-            generator=torch.Generator(),  # or DataLoader would draw from the global generator
+            generator=torch.Generator(),  # else DataLoader draws from the global generator
         )
         if num_workers:
-            # A process that ends sends its workers one SIGTERM, after this, and waits for them.
+            # When this process ends, this runs before it sends its workers a SIGTERM and waits for them.
             util.Finalize(self.loader, setattr, (is_over, "value", True), exitpriority=0)
 
     def groups(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -203,16 +203,16 @@ class StreamLoader(BatchLoader):
 
 
 def outlive_a_signal(is_over: ctypes.c_bool, worker: int) -> None:
-    """Let a worker go on after a SIGTERM and at SIGUSR1, which torchrun and Slurm send to workers, too.
+    """Keep a worker alive after one SIGTERM and any SIGUSR1, which torchrun and Slurm send to workers, too.
 
-    The training stops after its step, and its workers end with it. A second SIGTERM ends a worker, and so does the
-    first one once the training ``is_over``.
+    The training stops after its current step, and then ends its workers. A second SIGTERM ends a worker, and so does
+    the first one once the training ``is_over``.
     """
 
     def go_on_once(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if is_over.value:
-            os._exit(0)  # as torch's own handler, which this one replaces: another status is an error there
+            os._exit(0)  # as torch's own handler does, which this one replaces: torch takes another status for an error
 
     signal.signal(signal.SIGTERM, go_on_once)
     if hasattr(signal, "SIGUSR1"):  # Windows has none

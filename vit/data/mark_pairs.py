@@ -22,9 +22,9 @@ IMAGES: dict[Stage, int] = {"train": 30_000, "val": 1_500, "test": 6_000}
 class MarkPairs(ImageDataModule):
     """Two marks in a strip of noise, 2x32 pixels, grey; the class tells whether they are of one kind.
 
-    A mark fills a cell of 2x2 pixels, of which the upper or the lower two are bright: these are the kinds. The marks
-    are 1 to 15 cells apart, equally often at each distance, and agree in half of the images. One mark alone says
-    nothing, so a model has to bring both to one place. Images are the same whatever the ``seed``; ``mark_pairs``
+    A mark fills a cell of 2x2 pixels; its upper or its lower two pixels are bright, which are the two kinds. The marks
+    are 1 to 15 cells apart, equally often at each distance, and agree in half of the images. One mark alone does not
+    tell the class, so a model has to bring both to one place. Images are the same whatever the ``seed``; ``mark_pairs``
     returns the distances.
     """
 
@@ -36,7 +36,7 @@ class MarkPairs(ImageDataModule):
     std = [0.227]
 
     def load_sets(self) -> dict[Stage, ImageSet]:
-        """Return images of training, validation and test, made by generators of their own."""
+        """Return images of training, validation and test, each made by its own generator."""
         stages: Any = ("train", "val", "test") if self.has_validation and self.folds is None else ("train", "test")
         return {stage: ImageSet(*mark_pairs(stage)[:2]) for stage in stages}
 
@@ -52,7 +52,7 @@ def mark_pairs(stage: Stage) -> tuple[Tensor, Tensor, Tensor]:
         stage: "train", "val" or "test".
 
     Returns:
-        Images (N, 1, 2, 32), uint8, labels (N,), 1 where the marks agree, and distances in cells (N,).
+        Images (N, 1, 2, 32), uint8, labels (N,), 1 if the marks agree, and distances in cells (N,).
     """
     count, generator = IMAGES[stage], torch.Generator().manual_seed(SEEDS[stage])
     number = torch.arange(count)

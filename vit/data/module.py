@@ -43,11 +43,11 @@ class ImageDataModule(LightningDataModule):
         crop_scale: Smallest and largest share of a training image that a random crop covers, such as (0.35, 1.0). The
             crop has an aspect ratio from 3/4 to 4/3 and is scaled to the size of the model's input. None for no crop.
         crop_padding: Largest random shift of training images, in pixels; 0 for no shift.
-        flip: Whether training images are mirrored left to right with probability 1/2; "alternate" draws it for the
-            first epoch, and turns each image over in each next one.
+        flip: Whether training images are mirrored left to right with probability 1/2; "alternate" draws this once for
+            the first epoch, and then mirrors each image in every second one.
         policy: Further augmentation: RandAugment (two operations of magnitude 9), TrivialAugment (one operation of
             random magnitude), or none.
-        policy_from: Number of epochs at the start without the policy. A machine too slow for more never applies it.
+        policy_from: Number of epochs at the start without the policy. A shorter training never applies it.
         erasing: Probability that a rectangle of a training image is erased, in [0, 1].
         mixup: Alpha of mixup's Beta distribution, such as 0.8; 0 for no mixup.
         cutmix: Alpha of cutmix's Beta distribution, such as 1.0; 0 for no cutmix.
@@ -55,20 +55,20 @@ class ImageDataModule(LightningDataModule):
             (Hassani et al. 2021).
         balance: What makes up for classes with few images: "sampling" draws each class equally often in training,
             "loss" weights each class in the loss by the inverse of its number of training images.
-        label_noise: Share of the training labels that name another class, each other class equally probable, in [0, 1];
-            the labels of validation and test images stay. Which change is the same for every ``seed``.
+        label_noise: Share of the training labels, in [0, 1], that are replaced by another class, each equally probable.
+            Labels of validation and test images stay. The same labels are replaced for every ``seed``.
         corrupt: Corruptions of images before any augmentation, each with its strength, such as {"jpeg": 10} for a
             quality (1 to 100), {"blur": 1.5} for a Gaussian of so many pixels, or {"contrast": 0.3} for a factor.
         corrupted: Images that are corrupted: those of "train", those of "test", or "both" and validation as well.
         num_workers: Processes that decode image files; None for one per CPU core, at most 8.
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
-        folds: Number of parts, of equal shares of every class, into which cross-validation cuts the images: one is for
-            test, and validation images are held out of the others. Test images that the data name are left out, and
-            validation images that they name are cut, too. None takes the splits of the data.
+        folds: Number of parts, with equal shares of every class, into which cross-validation cuts the images. One part
+            is for test, and validation images are held out of the others. If the data name test images, these are left
+            out; if they name validation images, these are cut, too. None takes the splits of the data.
         fold: Number of the part that is for test, from 0 to folds - 1.
-        normalised: Whether images are floats, less their mean and over their deviation, for a LightningModule or a loop
-            of your own; otherwise they are bytes, which the models of this package normalise themselves.
+        normalised: Whether batches have floats, (pixel - mean) / std, for a LightningModule or a training loop of your
+            own; otherwise they have uint8 images, which the models of this package normalise themselves.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -157,11 +157,11 @@ class ImageDataModule(LightningDataModule):
         self.sets: dict[Stage, ImageSet] = {}
         self.fingerprints: dict[Stage, int] = {}  # of the splits, before labels were changed
         self.without_classes: str | None = None  # why images that could have classes have none
-        self.decodes_on_demand = False  # whether files are decoded when they are asked for, and none before
+        self.decodes_on_demand = False  # whether files are decoded only when they are asked for
 
     def load_sets(self) -> dict[Stage, ImageSet]:
         """Return "train", and "val" and "test" if the data set has them; ``setup`` holds a missing "val" out."""
-        from vit.data import DATA_SETS  # which are subclasses
+        from vit.data import DATA_SETS  # imported here, as these are subclasses
 
         *others, last = DATA_SETS
         raise ValueError(f"{type(self).__name__} is not a data set: choose {', '.join(others)} or {last}")
@@ -245,8 +245,8 @@ class ImageDataModule(LightningDataModule):
     def decode_or_stream(self, files: ImageFiles, total: int, *, skip_damaged: bool = False) -> ImageSet:
         """Return the files as a split; decode them if the ``total`` images of all splits stay within ``memory_limit``.
 
-        Damaged files that are not skipped are a ValueError that names them. If files are decoded on demand, it comes
-        when they are asked for.
+        Damaged files that are not skipped are a ValueError that names them. If files are decoded on demand, the error
+        is raised when they are asked for.
         """
         if self.decodes_on_demand and not skip_damaged:
             return ImageSet(files, torch.tensor(files.labels), files.names)
@@ -280,7 +280,7 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def hparams_initial(self) -> dict[str, Any]:
-        """The arguments for the loggers, without those that the module logs itself: its word is the last."""
+        """The arguments for the loggers, without those that the LightningModule logs itself: its values win."""
         module = self.trainer and self.trainer.lightning_module
         logged = {} if module is None else module.hparams_initial
         own = super().hparams_initial
@@ -312,14 +312,14 @@ class ImageDataModule(LightningDataModule):
 
 
 def check_fold(folds: Any, fold: Any) -> None:
-    """Check the number of folds and that of one of them, or that there are none.
+    """Check that ``fold`` is one of ``folds``, or that both are None.
 
     >>> check_fold(5, 5)
     Traceback (most recent call last):
     ValueError: fold (5) must be a whole number from 0 to 4, one of 5 folds
 
     Raises:
-        ValueError: If they are not right.
+        ValueError: If they are not.
     """
     if folds is None and fold is None:
         return

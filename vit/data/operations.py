@@ -1,7 +1,7 @@
 """The operations of RandAugment and TrivialAugment on whole batches, with an operation and a strength for each image.
 
 torchvision's transforms apply one operation to a whole batch. Here all operations of a kind are computed at once,
-whatever their number. There are three kinds, beside the identity:
+whatever their number. There are three kinds, besides the identity:
 
 - an affine transform (shear, translation, rotation) gathers each pixel from another place;
 - a lookup table maps each grey level to another: 256 results per image and channel, however large the image;
@@ -99,7 +99,7 @@ def split_for_cache(images: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, .
 
 def _blend_levels(levels: Tensor, degenerate: Tensor | float, strengths: Tensor) -> Tensor:
     factor = 1 + strengths
-    # To int first: float to uint8 takes three times as long.
+    # Convert to int first: float to uint8 takes three times as long.
     return (levels * factor).add_(degenerate * (1 - factor)).clamp_(0, 255).int()
 
 

@@ -15,12 +15,12 @@ CANVAS = 32
 DIGIT = 8
 QUARTER = 4
 CELLS = CANVAS // QUARTER
-CLUTTER_DENSITY = 0.5  # of every second cell in every second row
+CLUTTER_DENSITY = 0.5  # share that is filled of every second cell in every second row
 CANVASES_PER_DIGIT: dict[Stage, int] = {"train": 40, "val": 3, "test": 3}
 
 
 class PlantedDigits(ImageDataModule):
-    """One whole handwritten digit among quarters of others, 32x32 pixels, grey; the class is that of the whole digit.
+    """One whole handwritten digit among quarters of other digits, 32x32 pixels, grey; the whole digit is the class.
 
     All quarters lie on a grid of 4x4 pixels. A patch of this size does not show whether it belongs to the digit or to
     the clutter. Only the four patches of the digit touch each other, and only they determine the label.

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from vit.data.operations import OPERATIONS, apply_operations
 
-# Of each operation: the strength at the highest magnitude in RandAugment (Cubuk et al. 2020) and in TrivialAugment
+# For each operation: the strength at the highest magnitude in RandAugment (Cubuk et al. 2020) and in TrivialAugment
 # (Mueller and Hutter 2021, the wide space), and whether its sign is random. The ranges are torchvision's, except that
 # TrivialAugment translates by up to the whole image: the paper's 32 pixels are the width of the images it used.
 STRENGTHS = {

@@ -51,7 +51,7 @@ class BatchSampler:
         self.world_size = world_size
         self.epoch = 0
         self.first_batch = 0
-        self.shift = 0  # by which the order of this epoch begins later, after a resume with batches of another size
+        self.shift = 0  # images by which the order of this epoch is shifted, after a resume with another batch size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which decides the order; Lightning calls this before each epoch."""

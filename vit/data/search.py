@@ -1,7 +1,7 @@
 """The search for image files below a folder: what is found, and what is left out and why.
 
-Links to files and to folders are followed, as data sets are often folders of links. Each folder is read once, whatever
-leads to it, so that links in a circle end; a picture that is reached under two names is an identical image.
+Links to files and to folders are followed, as data sets are often folders of links. Each folder is read only once, even
+if several links lead to it, so circular links end. A picture with two names is found as an identical image.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ READ_ALREADY = "link to a folder that is read already"
 
 @dataclass
 class Found:
-    """The image files below a folder, sorted, and by its reason what is left out.
+    """The image files below a folder, sorted, and what is left out, by reason.
 
     Args:
         images: Files whose suffix is that of a format that is read.
@@ -33,7 +33,7 @@ class Found:
 
     @property
     def hint(self) -> str:
-        """For a message about a folder without images: what the images in it need, which are not read."""
+        """For a message about a folder without images: what to do with its files in formats that are not read."""
         reasons = [reason for reason in self.left_out if reason.startswith(".") and not reason.endswith(": no image")]
         return f" ({'; '.join(sorted(reasons))})" if reasons else ""
 
@@ -42,7 +42,7 @@ def list_folder(folder: Path) -> list[Path]:
     """Return what is in a folder, sorted.
 
     Raises:
-        ValueError: If the folder cannot be read: a class that is missing in silence would be worse than no training.
+        ValueError: If the folder cannot be read: a class must not go missing silently.
     """
     try:
         return sorted(folder.iterdir())
@@ -59,7 +59,7 @@ def search(root: Path) -> Found:
     found = Found()
     folders, links, known = [root], [], set()
     while folders or links:
-        # Folders come before links to them: a picture has the name under which it lies.
+        # Folders come before links to them, so that a picture gets the name of the folder it lies in.
         folder = folders.pop() if folders else links.pop()
         if (real := folder.resolve()) in known:
             found.leave_out(READ_ALREADY, [folder])
@@ -86,7 +86,7 @@ def why_left_out(path: Path) -> str | None:
             return None
         if not path.is_file():
             return "link to nothing" if path.is_symlink() else "no regular file"
-    except OSError as error:  # of a folder whose names can be listed, and whose files cannot be reached
+    except OSError as error:  # the folder can be listed, but its files cannot be reached
         raise _unreadable(path.parent, error) from None
     reason = why_not_read(path)
     return reason and f"{path.suffix.lower() or 'without a suffix'}: {reason}"

@@ -1,4 +1,4 @@
-"""Random draws that depend on named numbers alone, such as the seed of a run and the step."""
+"""Random draws that depend only on given numbers, such as the seed of a run and the step."""
 
 import hashlib
 from collections.abc import Iterator

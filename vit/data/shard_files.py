@@ -1,8 +1,8 @@
 """Image files in tar shards, in the layout of webdataset: found by an index, read one by one, written whole.
 
-A shard is an uncompressed tar, in which the files of an example stand beside each other and have one name up to the
-first dot: ``0012.jpg`` and ``0012.cls``, whose content is the class, or ``0012.json`` with ``{"cls": 3}``. Its index
-says where each image begins, so that images are read in any order.
+A shard is an uncompressed tar. The files of an example follow each other in it and share a name up to the first dot:
+``0012.jpg`` and ``0012.cls``, whose content is the class, or ``0012.json`` with ``{"cls": 3}``. The index of a shard
+says where each image begins, so that images can be read in any order.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from vit.data.formats import FORMAT_OF
 from vit.support.files import cache_folder, replacing
 
 INDEX_SUFFIX = ".index.npy"
-CLASS_KEYS = ("cls", "label", "class")  # of a json file, of which the first one counts
+CLASS_KEYS = ("cls", "label", "class")  # keys of a json file; the first that is there counts
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 CHANGED = "its bytes are not those that were written: copy the shard again"
 
@@ -54,11 +54,11 @@ class Member(type(Path())):
 
     @property
     def parent(self) -> Path:
-        """The shard, or the folder in it, which has no bytes."""
+        """The path of the shard, or of the folder in it."""
         return Path(str(super().parent))
 
     def stat(self, **_: Any) -> os.stat_result:
-        """Return what the system knows of the shard."""
+        """Return the status of the shard."""
         return self.shard.stat()
 
     def exists(self, **_: Any) -> bool:
@@ -69,7 +69,7 @@ class Member(type(Path())):
 
 
 class Members(Sequence[Path]):
-    """Image files in shards, in arrays: worker processes share those, and a million takes a tenth of a gigabyte.
+    """Image files in shards, as arrays: worker processes share them, and a million images take a tenth of a gigabyte.
 
     Args:
         shards: The shards.
@@ -106,7 +106,7 @@ class Members(Sequence[Path]):
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names that a pattern stands for, as those of a shell.
+    """Return the names that a pattern stands for, with its braces expanded as in a shell.
 
     >>> expand("train-{0008..0010}.tar"), expand("{a,b}.tar")
     (['train-0008.tar', 'train-0009.tar', 'train-0010.tar'], ['a.tar', 'b.tar'])
@@ -131,7 +131,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def digest_of(content: bytes | np.ndarray) -> int:
-    """Return a number of 64 bits by which bytes are told apart, never 0."""
+    """Return a digest of 64 bits, never 0."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) or 1
 
 
@@ -141,7 +141,7 @@ def text_of(name: bytes) -> str:
 
 
 def kept_index(shard: Path) -> np.ndarray | None:
-    """Return the index that stands beside a shard, or that a run before has made; None if there is none."""
+    """Return the index beside a shard, or the one that an earlier run has cached; None if there is none."""
     size = shard.stat().st_size
     for path in (shard.with_name(shard.name + INDEX_SUFFIX), _kept(shard)):
         with suppress(OSError, ValueError):
@@ -152,7 +152,7 @@ def kept_index(shard: Path) -> np.ndarray | None:
 
 
 def read_index(shard: Path) -> np.ndarray:
-    """Return the index of a shard, which is scanned if it has none; the next run finds what was scanned.
+    """Return the index of a shard; if it has none, scan the shard and cache the index.
 
     Raises:
         ValueError: If the shard is damaged.
@@ -160,7 +160,7 @@ def read_index(shard: Path) -> np.ndarray:
     index = kept_index(shard)
     if index is None:
         index = scan(shard)
-        # The next run can scan again.
+        # If this fails, the next run scans again.
         with suppress(OSError), replacing(_kept(shard)) as unfinished, unfinished.open("wb") as file:
             np.save(file, index)
     return index
@@ -176,7 +176,7 @@ def scan(shard: Path) -> np.ndarray:
     """Return a row for each image of a shard, (N,): offset, size, digest (0, as unknown), class and name.
 
     Raises:
-        ValueError: If the shard is no whole, uncompressed tar, or has two images of one name.
+        ValueError: If the shard is not a whole, uncompressed tar, or has two images of one name.
     """
     try:
         with tarfile.open(shard, "r:") as tar:
@@ -193,7 +193,7 @@ def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, by
     """Yield offset, size, digest, class and name of each image."""
     before, image, label = None, None, b""
     for file in tar:
-        tar.members = []  # which would keep all
+        tar.members = []  # else tarfile keeps every member in memory
         if not file.isfile():
             continue
         folder, name = os.path.split(file.name)
@@ -232,7 +232,7 @@ def _index(rows: Sequence[tuple[int, int, int, bytes, bytes]]) -> np.ndarray:
 
 
 def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> dict[str, Any]:
-    """Write a shard and its index, and return what a manifest says of it: images, bytes and sha256.
+    """Write a shard and its index, and return its entry in a manifest: images, bytes and sha256.
 
     The same files give the same bytes. A shard is complete once its index is there.
 
@@ -256,7 +256,7 @@ def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> d
 
 
 def describe_shard(shard: Path) -> dict[str, Any] | None:
-    """Return what a manifest says of a shard: images, bytes and sha256; None if it is not written, or has changed."""
+    """Return the entry of a shard in a manifest: images, bytes and sha256; None if it is missing or has changed."""
     try:
         index = np.load(shard.with_name(shard.name + INDEX_SUFFIX), allow_pickle=False)
         content = np.memmap(shard, mode="r")

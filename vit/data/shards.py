@@ -31,9 +31,9 @@ LEAVE_OUT = "copy it again, or leave it out by --data.skip_damaged true"
 class Shards(LabelledFiles):
     """Images in tar shards, in the layout of webdataset: ``0012.jpg`` beside ``0012.cls`` or ``0012.json``.
 
-    ``vit-attention shards FOLDER OUT`` writes them, with an index and a manifest. Others are indexed at the first
-    start, from the headers of their files. Each image is read once an epoch by one of all processes, in an order that
-    is drawn anew over all images.
+    ``vit-attention shards FOLDER OUT`` writes them, with an index and a manifest. Other shards are indexed at the first
+    start, from the headers of their files. In each epoch, each image is read once, by one of the processes, in a new
+    random order of all images.
 
     Args:
         urls: The shards for training, such as ``train-{000000..000127}.tar``: files, also as ``file:PATH``, or the
@@ -114,7 +114,7 @@ class Shards(LabelledFiles):
         return find_identical(alike, same)
 
     def _read(self, shards: list[Path]) -> Members:
-        """Return the images of shards, without those of damaged ones if the user has said so."""
+        """Return the images of shards; damaged shards are left out if ``skip_damaged``, else they are a ValueError."""
         _scan_all([shard for shard in shards if kept_index(shard) is None], self.num_workers)
         indices = []
         for shard in shards:
@@ -132,7 +132,7 @@ class Shards(LabelledFiles):
         return Members(shards, numbers, np.concatenate([indices[number] for number in whole]))
 
     def _why_without_classes(self, found: list[bytes]) -> str | None:
-        """Return what a classifier needs that the images lack; None if it lacks nothing."""
+        """Return why a classifier cannot learn from the images; None if it can."""
         if found == [b""]:
             lack = "no image has a class: a classifier needs a file .cls beside each, or .json with 'cls'"
             why = f"{self.root}: {lack}; without labels, --model MaskedAutoencoder learns from it"
@@ -147,7 +147,7 @@ class Shards(LabelledFiles):
         return None
 
     def _name(self, found: list[bytes]) -> dict[bytes, str]:
-        """Return the name of each class that images have, which may be a number, and set ``class_names``."""
+        """Return the name of each class that images have, given as a name or a number, and set ``class_names``."""
         classes = self._classes_of_manifest()
         texts = [text.decode(errors="backslashreplace") for text in found]
         if all(text.isdecimal() for text in texts):
@@ -171,7 +171,7 @@ class Shards(LabelledFiles):
         return dict(zip(found, names, strict=True))
 
     def _classes_of_manifest(self) -> list[str]:
-        """Return the classes that the manifests name, which must be the same; none without a manifest."""
+        """Return the classes that the manifests name, which must be the same; [] without a manifest."""
         lists = {folder: manifest["classes"] for folder, manifest in self.manifests.items() if manifest is not None}
         for folder, classes in lists.items():
             if classes != (first := next(iter(lists.values()))):
@@ -218,11 +218,11 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _checked_index(shard: Path, manifest: dict[str, Any] | None) -> np.ndarray:
-    """Return the index of a shard, which fits its manifest if there is one.
+    """Return the index of a shard, checked against its manifest if there is one.
 
     Raises:
         DamagedError: If the shard is damaged.
-        ValueError: If it is empty, or another one than the manifest says.
+        ValueError: If the shard is empty, or is not the one that the manifest describes.
     """
     entry = None if manifest is None else manifest["shards"].get(shard.name)
     if manifest is not None and entry is None:
@@ -251,7 +251,7 @@ def _scan_all(shards: list[Path], workers: int) -> None:
 
 
 def _try_index(shard: Path) -> None:
-    with suppress(ValueError):  # which is raised when the index is needed
+    with suppress(ValueError):  # it is raised again when the index is needed
         read_index(shard)
 
 
@@ -275,7 +275,7 @@ def _local(url: str) -> Path:
 
 
 def _fetch(url: str) -> Path:
-    """Return the output of a command as a file, copied once: a stream could not be read in any order."""
+    """Return the output of a command as a file, copied once because a stream cannot be read in any order."""
     path = cache_folder() / "shards" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.tar"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):

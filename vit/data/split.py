@@ -12,7 +12,7 @@ from vit.support.checks import check_share
 Stage = Literal["train", "val", "test"]
 # Fixed for all runs: a model tested under another seed must not be tested on images it was trained on.
 SPLIT_SEED = 0
-DRAWS = 10  # of groups to hold out, of which the best is taken
+DRAWS = 10  # draws of groups to hold out, of which the best is taken
 
 
 def stratify(labels: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _hold_out_groups(labels: Tensor, groups: Tensor, fraction: float, keep: int)
     """Return whether the group of each image is held out, (N,): the best of several draws."""
     group_of_each = groups.unique(return_inverse=True)[1]
     members = F.one_hot(stratify(labels)).double()
-    if labels.ndim > 1 and labels.is_floating_point():  # all labels of an image count, and having none is one, too
+    if labels.ndim > 1 and labels.is_floating_point():  # all labels of an image count; having none counts as one
         members = torch.cat([labels.double(), (~labels.any(dim=1, keepdim=True)).double()], dim=1)
     counts = torch.zeros(int(group_of_each.max()) + 1, members.shape[1]).double().index_add_(0, group_of_each, members)
     shares = counts[:, counts.any(dim=0)]
@@ -131,7 +131,7 @@ def fold_numbers(labels: Tensor, folds: int, groups: Tensor | None = None) -> Te
     tensor([2, 2, 2])
 
     Raises:
-        ValueError: If there are more folds than groups, or than images of any class.
+        ValueError: If there are more folds than groups, or than images of the most frequent class.
     """
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # 1 s that only cross-validation needs
 
@@ -144,7 +144,7 @@ def fold_numbers(labels: Tensor, folds: int, groups: Tensor | None = None) -> Te
     kind = StratifiedKFold if groups is None else StratifiedGroupKFold
     numbers = torch.zeros(len(classes), dtype=torch.long)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # is in some folds only, as it must be
+        warnings.filterwarnings("ignore", "The least populated class")  # it cannot be in every fold
         parts = kind(folds, shuffle=True, random_state=SPLIT_SEED).split(classes, classes, groups)
         for number, (_, tested) in enumerate(parts):
             numbers[torch.from_numpy(tested)] = number

@@ -1,4 +1,4 @@
-"""Sizes and channels of image files, from their headers: they decide those of the model's input."""
+"""Sizes and channels of image files, from their headers; they decide the size and channels of the model's input."""
 
 import statistics
 import warnings
@@ -11,7 +11,7 @@ from vit.data.image_files import SIDEWAYS, header_orientation, message_of
 
 MOST_HEADERS = 2000  # of more files, an evenly spaced sample is read
 GREY_MODES = {"1", "L", "I", "I;16", "I;16B", "F", "LA"}
-GREY_SHARE = 0.95  # if as many of the files are grey, the others count as exceptions
+GREY_SHARE = 0.95  # if this share of the files is grey, the others count as exceptions
 # Sides of square inputs. 64 pixels are 256 tokens with the smallest usual patches (4 pixels); larger inputs take long.
 SIDES = (64, 48, 32, 24, 16, 8)
 
@@ -32,7 +32,7 @@ class Survey:
     def image_size(self) -> tuple[int, int]:
         """Rows and columns of the model's input: those of the images, if all are equal and at most 64.
 
-        Else a square, whose side is the largest usual one that is at most the shorter side of half of the images.
+        Otherwise a square, with the largest usual side that is at most the median of the shorter sides.
         """
         if len(set(self.sizes)) == 1 and max(self.sizes[0]) <= SIDES[0]:
             return self.sizes[0]
@@ -74,7 +74,7 @@ def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | 
     try:
         with warnings.catch_warnings(action="ignore"), open_image(path, max_pixels) as file:  # the decoder notes them
             columns, rows = file.size
-            # getexif decodes a whole PNG that has no EXIF block before its pixels; one behind them is not looked for.
+            # getexif decodes a whole PNG if no EXIF block comes before the pixels, so we ignore one behind them.
             has_exif = file.format != "PNG" or "exif" in file.info
             is_sideways = has_exif and header_orientation(file) in SIDEWAYS
             return (columns, rows) if is_sideways else (rows, columns), file.mode in GREY_MODES

@@ -1,4 +1,4 @@
-"""Image files with one or several labels each, which a table names, for training."""
+"""Image files with one or several labels each, listed in a table, for training."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -18,21 +18,21 @@ class ImageTable(LabelledFiles):
     """Images with one or several labels each, from a table: a CSV file whose first line names its columns.
 
     The columns are ``file`` and ``label``, or ``file`` and one for each class, with 1 or true if an image shows the
-    class and else 0 or false. A ``label`` may be several, separated by ";", or none, and a file may have several lines.
-    A column ``split`` says which images are for train, val and test; without it, test images are held out. Missing
-    validation images are held out of the training images.
+    class, and 0 or false if not. A cell of ``label`` may have several labels, separated by ";", or none. A file may
+    have several lines. A column ``split`` says which images are for train, val and test; without it, test images are
+    held out. Missing validation images are held out of the training images.
 
     A column ``group`` names what an image comes from, such as a patient or a slide: images of one group stay on one
     side of every split.
 
-    Labels are class numbers, (N,), if each image has exactly one label, else rows of 0 and 1, (N, num_classes). Images
-    with several labels are split and drawn as images of the rarest one.
+    Labels are class numbers, (N,), if each image has exactly one label, else rows of 0 and 1, (N, num_classes). An
+    image with several labels is split and drawn by the rarest of them.
 
     Args:
         table: Path of the CSV file.
-        root: Folder that files are named from; None for that of the table.
-        class_names: Names of all classes, in the order of the logits, of which the column ``label`` may have a part;
-            None takes those of the table, or in a test those of the trained model.
+        root: Folder that the names of files are relative to; None for that of the table.
+        class_names: Names of all classes, in the order of the logits; some may be missing in the column ``label``. None
+            takes those of the table, or in a test those of the trained model.
         kwargs: Size, batches, splits and augmentation, as for ImageFolder.
 
     Raises:
@@ -101,13 +101,13 @@ class ImageTable(LabelledFiles):
         return labels, stages
 
     def _encode(self, labels: set[str], numbers: dict[str, int]) -> list[float] | int:
-        """Return the number of the one label of an image, or a row of 0 and 1 where images have several."""
+        """Return the number of the one label of an image, or a row of 0 and 1 if images have several."""
         if self.several_labels:
             return [1.0 if name in labels else 0.0 for name in numbers]
         return numbers[next(iter(labels))]
 
     def _tell_of_several_labels(self, labels: dict[str, set[str]]) -> bool:
-        """Return whether images have several labels or none, and say how many if most have one: a cell may be empty."""
+        """Return whether any image has several labels or none; print how many, if most images have one."""
         kinds = {"no label": [], "one label": [], "several labels": []}
         for file, found in labels.items():
             kinds[[*kinds][min(len(found), 2)]].append(file)
@@ -124,7 +124,7 @@ class ImageTable(LabelledFiles):
             raise ValueError(f"{place} names {file} for the group {group}, a line before for {before}: keep one group")
 
     def _check_groups(self, stages: dict[str, Stage]) -> None:
-        """Say how many groups there are; a group in two splits is a ValueError."""
+        """Print how many groups there are; a group in two splits is a ValueError."""
         stage_of: dict[str, Stage] = {}
         for file, group in self.groups.items():
             if (stage := stages[file]) != stage_of.setdefault(group, stage):
@@ -166,7 +166,7 @@ def _stage(name: str, place: str) -> Stage:
 
 
 def _labels(cell: str) -> set[str]:
-    # As they can be shown: checkpoints with other names are refused.
+    # Escaped, as checkpoints refuse unprintable names.
     return {printable(name.strip()) for name in cell.split(";")} - {""}
 
 

@@ -23,7 +23,7 @@ class UnsortedImages(ImageDataModule):
         root: A folder of image files, nested or flat, or one file.
         image_size: Rows and columns of the model's input.
         in_channels: Channels of the model's input: 3 for colour, 1 for grey.
-        crop_ratio: Share of the side of a scaled image that is kept, as in the evaluation of the model.
+        crop_ratio: Share of each side that a centre crop keeps, as in the evaluation of the model.
         stretch: Whether whole images are scaled, whatever their aspect ratio, so that a reader sees whole texts.
         max_pixels: Most pixels of an image file; larger ones count as damaged, as a small file may claim to be huge.
         kwargs: Batches, as for every data module.
@@ -69,7 +69,7 @@ class UnsortedImages(ImageDataModule):
         self.files.paths, self.files.labels = kept, [0] * len(kept)
 
     def setup(self, stage: str) -> None:
-        """Tell what is in the folder; files are decoded on access."""
+        """Print what is in the folder; files are decoded on access."""
         if self.root.is_dir():
             tell(str(inventory_of_folder(self.root, self.found)))
 

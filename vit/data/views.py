@@ -17,12 +17,12 @@ from vit.support.checks import check_natural, check_positive_int, check_share_ra
 # As in DINO (Caron et al. 2021) and BYOL, without a change of hue.
 JITTERED, GREYED, SOLARISED, BLURRED = 0.8, 0.2, 0.2, 0.5  # probabilities
 JITTER = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}  # largest change of each factor
-SIGMAS = (0.1, 2.0)  # of the blur in pixels, for images of SIGMA_SIDE pixels or more; smaller ones have smaller ones
+SIGMAS = (0.1, 2.0)  # of the blur in pixels, if the shorter side has SIGMA_SIDE or more; else proportionally less
 SIGMA_SIDE = 64
 
 
 class Views:
-    """Cuts several views out of each image: few large ones at the size of the images, and small ones at half of it.
+    """Cuts several views out of each image: large ones at the size of the images, and small ones at a smaller size.
 
     >>> views = Views(local_views=4)
     >>> [view.shape for view in views(torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8), (16, 16))][1:3]
@@ -34,7 +34,7 @@ class Views:
         global_scale: Smallest and largest share of the image that a large view shows.
         local_scale: Smallest and largest share of the image that a small view shows.
         flip: Whether each view is mirrored with probability 1/2.
-        distort: Whether the colours of each view are changed, or it is blurred, solarised or grey.
+        distort: Whether each view is changed in colour, made grey, solarised and blurred, each at random.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -94,13 +94,13 @@ def _apply(images: Tensor, name: str, chosen: Tensor, strengths: Tensor) -> Tens
 def blur(images: Tensor, sigmas: Tensor) -> Tensor:
     """Blur each image by a Gaussian of its own width in pixels, 0 for none: uint8 (B, C, H, W), (B,) -> the same.
 
-    Pixels beyond the border do not count, and those inside it count for them.
+    Pixels beyond the border do not count; the weights of the pixels inside still sum to one.
     """
     sigmas = copy_async(sigmas, images.device)
     rows, columns = (_gaussian(length, sigmas) for length in images.shape[-2:])
     blurred = einsum(rows, images.float(), "b o h, b c h w -> b c o w")
     blurred = einsum(columns, blurred, "b p w, b c o w -> b c o p")
-    # To int first: float to uint8 takes three times as long.
+    # Convert to int first: float to uint8 takes three times as long.
     return blurred.round_().int().to(images.dtype)
 
 
@@ -108,6 +108,6 @@ def _gaussian(length: int, sigmas: Tensor) -> Tensor:
     """Return the weight of each pixel of an axis in each blurred one: (B,) -> (B, length, length). Rows sum to one."""
     places = torch.arange(float(length), device=sigmas.device)
     distances = rearrange(places, "o -> o 1") - places
-    # Below the limit, which changes no pixel, a width of 0 would be 0 / 0 on the diagonal.
+    # Without the limit, which changes no pixel, a width of 0 would give 0 / 0 on the diagonal.
     weights = (-(distances**2) / (2 * rearrange(sigmas.clamp(min=1e-3), "b -> b 1 1") ** 2)).exp()
     return weights / weights.sum(dim=2, keepdim=True)

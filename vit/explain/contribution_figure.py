@@ -92,7 +92,7 @@ def _draw_heads(axes: Axes, heads: Tensor) -> None:
 
 
 def _draw_patches(axes: Axes, image: Tensor, patches: Tensor, cells: Tensor, sign: int, text: str) -> None:
-    # One scale for both pictures: colours can be compared.
+    # With one scale, the colours of both pictures can be compared.
     both = torch.stack([patches, -patches]).clamp(min=0)
     pictures = overlay(repeat(image, "c y x -> b c y x", b=2), both, cells=cells, scale="common")
     carried = (sign * patches).clamp(min=0).sum().item() * sign

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # of the sum of the absolute terms; rounding in float32 is 1e-
 class Contributions:
     """The terms whose sum is the logit of each image (or the difference of two logits).
 
-    A term is what the head reads directly. What a head changes in later layers is part of their terms.
+    A term is a direct contribution to the logit. What an attention head changes in later layers is part of their terms.
 
     Attributes:
         heads: What each head carries from each token to the read-out tokens, (B, layers, heads, N).
@@ -77,10 +77,9 @@ class Contributions:
 def contributions(model: nn.Module, images: Tensor, target: Target = None, *, versus: Target = None) -> Contributions:
     """Split the logit of each image into what each head carries from each token, MLPs, embedding and biases.
 
-    The scale of the final norm is taken as a constant at its value, and everything else after the last layer is linear:
-    so the terms add up to the logit, apart from rounding (Elhage et al. 2021; Gandelsman et al. 2024). The model is a
-    pre-norm ViT of any library. Its terms are found by following the sums as it computes them, and checked by their
-    total.
+    The scale of the final norm is held constant at its value. Everything else after the last layer is linear, so the
+    terms add up to the logit, apart from rounding (Elhage et al. 2021; Gandelsman et al. 2024). The model is a pre-norm
+    ViT of any library. The terms are found by following the sums that it computes, and checked by their total.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -95,8 +94,8 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
         versus: A class to compare with. The terms then add up to the target's logit minus that of this class.
 
     Raises:
-        ValueError: If attention or its values cannot be captured (see ``capture_attention``; gates and norms after the
-            mixing), its layers have different numbers of heads, a layer does not add its attention to its tokens
+        ValueError: If attention or its values cannot be captured (see ``capture_attention``; also with a gate or norm
+            after the mixing), layers have different numbers of heads, a layer does not add its attention to its tokens
             (post-norm), or the logits are not linear in the tokens after the last layer (attention pooling, an MLP).
     """
     if not len(images):

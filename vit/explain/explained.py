@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 
 
 def ask(methods: Sequence[str], layer: int | None = None, head: int | None = None) -> list[Asked]:
-    """Return what is asked of each method, once each.
+    """Return what is asked of each method, without repeats.
 
     >>> ask(["attention"], layer=3)[0].title
     'attention, layer 3'
@@ -88,10 +88,10 @@ class Explained:
         prediction: The predicted class and its probability in words.
         question: What maps of a class answer, such as "why dog?" with its probability; "" if no class was named.
         score: What the maps explain: the logit of a class, or the difference of two logits.
-        readers: What attends in a map of attention.
-        maps: By what was asked, the map (rows, columns); negative values speak against the class.
+        readers: Which tokens attend in a map of attention, in words.
+        maps: For each thing asked, the map (rows, columns); negative values speak against the class.
         cells: The patch that each pixel given to the model belongs to, as in ``overlay``.
-        caution: That the model knows no such images, if it does not.
+        caution: A warning if the model may not know such images, or None.
         left_out: Why the maps of other methods were left out.
     """
 
@@ -122,7 +122,7 @@ class Explained:
         )
 
     def drawn(self, asked: Asked, shown: Tensor) -> Tensor:
-        """Draw a map on the photograph, (1, H, W) -> (3, H, W); a small part that the model saw also enlarged."""
+        """Draw a map on the photograph, (1, H, W) -> (3, H, W). If the model saw a small part, draw it enlarged too."""
         height, width = shown.shape[1:]
         left, top, right, bottom = self.photograph.seen
         across, down = width / self.photograph.width, height / self.photograph.height
@@ -136,7 +136,7 @@ class Explained:
         return _beside(picture, overlay_photograph(part, values, whole, self.cells))
 
     def stands_out(self, asked: Asked) -> str:
-        """Say how far the largest value of a map stands out: colours alone show flat maps like others."""
+        """Say how far the largest value of a map stands out, which colours alone do not show."""
         positive = self.maps[asked].clamp(min=0).float()
         if not positive.max():
             return "no patch speaks for the class" if self.maps[asked].min() < 0 else "all zero"
@@ -234,17 +234,17 @@ def explain_photograph(
 
 
 def thresholds_of(model: nn.Module) -> Sequence[float] | None:
-    """Return the probability from which on each class holds, of a model of several labels; None of other models."""
+    """Return the threshold of the probability of each class if the model gives several labels, or else None."""
     return (getattr(model, "pretrained_cfg", None) or {}).get("thresholds")
 
 
 def probabilities_of(logits: Tensor, thresholds: Sequence[float] | None) -> Tensor:
-    """Return probabilities (classes,): of several labels, each has its own."""
+    """Return probabilities (classes,): by softmax, or with thresholds, by a sigmoid for each label."""
     return logits.softmax(dim=-1) if thresholds is None else logits.sigmoid()
 
 
 def prediction_of(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
-    """Return the predicted class in words; with thresholds, of several labels, all classes that reach theirs."""
+    """Return the predicted class in words. With thresholds, return all classes that reach theirs."""
     probabilities = probabilities_of(logits, thresholds)
     if thresholds is None:
         return f"{names[probabilities.argmax()]} ({100 * probabilities.max():.1f} %)"
@@ -260,7 +260,7 @@ def _classes_of(subject: Subject) -> list[int]:
 
 
 def _in_pixels(width: float, height: float) -> str:
-    """Return a size that no line is broken in."""
+    """Return a size in words, without a place for a line break."""
     return f"{width:,.0f}\u00a0x\u00a0{height:,.0f}"
 
 

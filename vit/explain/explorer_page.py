@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TOP_CLASSES = 5
 # Weights of patches are bytes: places between the smallest and the largest of a query, on a scale that is linear up to
-# 1/FINE of the largest weight and logarithmic above. The class token and its like have no part in that scale.
+# 1/FINE of the largest weight and logarithmic above. Weights of other tokens, such as the class token, are not on it.
 FINE = 900
 TOP = math.asinh(FINE)  # the place of the largest weight
 CLASS_TOKENS = {"cls_token", "class_token"}
@@ -87,9 +87,9 @@ def explorer(
 ) -> Explorer:
     """Build a page that shows the attention of every layer and head of a model over one image, and maps beside it.
 
-    The page also shows what each head adds to a logit, where the logit is such a sum (see ``contributions``), or the
-    reason why it is none. The model also runs once for each head and each layer with that part switched off, so the
-    page can show how the logits change. Before compression, the page takes about layers * heads * tokens ** 2 bytes.
+    The page also shows what each head adds to a logit (see ``contributions``), or why the logit is no such sum. The
+    model also runs once for each head and each layer with that part switched off, so the page can show how the logits
+    change. Before compression, the page takes about layers * heads * tokens ** 2 bytes.
 
     Attention to a patch is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that
     to the largest patch of the same row. Attention to other tokens, logits, contributions and maps are float32.
@@ -113,8 +113,8 @@ def explorer(
         mean: Channel means that were subtracted from the image. Display adds them again.
         std: Channel standard deviations that the image was divided by. If mean and std are None, the smallest value of
             the image is black and the largest white. Images without three channels are averaged to grey.
-        grid: Rows and columns of patches; needed if no module of the model has a ``patch_size``.
-        num_prefix_tokens: Number of tokens before the patches; needed if some non-patch tokens follow the patches.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
 
     Raises:
         ValueError: If ``image`` is not one image, attention cannot be captured, the model returns no row of logits, or
@@ -188,7 +188,7 @@ def explorer(
 
 
 def explain_words(others: Sequence[tuple[int, str]]) -> dict[str, str]:
-    """Return the words of the page with their meanings; of tokens other than patches, those that the model has."""
+    """Return the words of the page with their meanings, among them the non-patch tokens of the model."""
     kinds = dict.fromkeys(name.rstrip("0123456789 ") for _, name in others)
     known = {name: EVERYWHERE[name] for name in (*WORDS, *kinds)} | EXPLORER
     return {name: str(word) for name, word in known.items()}
@@ -249,10 +249,10 @@ def quantise(attn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pile_maps(maps: Mapping[str, Tensor], grid: tuple[int, int]) -> Tensor:
-    """Check maps by their titles, and pile them: -> float (maps, rows, columns).
+    """Check maps, given by their titles, and stack them: -> float (maps, rows, columns).
 
     Raises:
-        ValueError: If a map does not fit the grid, or has no value somewhere.
+        ValueError: If a map does not fit the grid, or contains NaN or infinity.
     """
     for name, values in maps.items():
         if tuple(values.shape) != tuple(grid):
@@ -288,9 +288,9 @@ def displayed_pixels(image: Tensor, mean: Sequence[float] | None, std: Sequence[
 
 
 def name_modules(names: Sequence[str], depth: int) -> list[str]:
-    """Return the name of the module of each layer whose number differs from that in the name, and "" for the others.
+    """Return the module name of each layer, or "" if the name ends in the number of the layer.
 
-    They differ where some blocks have no attention, as after ``prune_heads`` has removed all heads of a layer.
+    The numbers differ if some blocks have no attention, for example if ``prune_heads`` removed all heads of a layer.
 
     >>> name_modules(["blocks.0", "blocks.2"], 2)
     ['', 'blocks.2']

@@ -1,8 +1,8 @@
-"""Whether a model knows images like a photograph: the energy of its logits, beside that of its test images.
+"""Tells whether a model knows images like a photograph, by the energy of its logits beside that of its test images.
 
-The energies of test images come with the packaged model, in a file beside its weights that
-``python benchmarks/familiarity.py --data data/cifar10-jpeg --thresholds vit/weights/cifar10.familiar.json`` writes.
-Of other models none are known, and nothing is said.
+The energies of test images come with the packaged model, in a file beside its weights. This command writes it:
+``python benchmarks/familiarity.py --data data/cifar10-jpeg --thresholds vit/weights/cifar10.familiar.json``.
+For other models, no energies are known, and nothing is said.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Caution(NamedTuple):
 def energy(logits: Tensor) -> Tensor:
     """Return the log of the sum of the exponentials of all logits (Liu et al. 2020): (..., classes) -> (...).
 
-    It is the larger, the more evidence there is for some class. (The paper's energy has the opposite sign.)
+    More evidence for some class makes it larger. (The paper's energy has the opposite sign.)
 
     >>> energy(Tensor([[0.0, 0.0]]))
     tensor([0.6931])
@@ -36,7 +36,7 @@ def energy(logits: Tensor) -> Tensor:
 
 
 def fingerprint_of(model: nn.Module) -> str:
-    """Return a hash of the weights: energies belong to exactly these."""
+    """Return a hash of the weights, because energies belong to exactly these weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().float().cpu().numpy().tobytes())
@@ -44,9 +44,9 @@ def fingerprint_of(model: nn.Module) -> str:
 
 
 def caution_about(model: nn.Module, logits: Tensor) -> Caution | None:
-    """Return a warning if a model may not know images like one, by its logits (classes,).
+    """Return a warning if a model may not know images like this one, by its logits (classes,).
 
-    Nothing is known of the test images of models that do not come with the package: they get no warning.
+    Only the packaged model gets warnings, because nothing is known of the test images of other models.
     """
     return caution(known_energies(), energy(logits).item()) if is_packaged(model) else None
 
@@ -59,7 +59,7 @@ def is_packaged(model: nn.Module) -> bool:
 
 
 def caution(known: dict[str, Any], value: float) -> Caution | None:
-    """Return the warning for an energy; None if it is none of the lowest."""
+    """Return the warning for an energy; None if the energy is high enough."""
     percents = dict(zip(known["percents"], known["energies"], strict=True))
     level = next((percent for percent in ALARMS if value < percents[percent]), None)
     if level is None:

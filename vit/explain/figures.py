@@ -102,13 +102,13 @@ def _draw_sheet(
 
 
 def _largest(values: Tensor) -> str:
-    """Say how far the largest value of a map stands out: colours alone show flat maps like others."""
+    """Say how far the largest value of a map stands out, which colours alone do not show."""
     mean = values.float().mean().item()
     return f"largest: {values.max().item() / mean:.2g} times the mean" if mean > 0 else "all zero"
 
 
 def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:
-    """Draw the attention of the read-out token, the one that the logits read, for each layer and head.
+    """Draw the attention of the read-out tokens, those that the logits read, for each layer and head.
 
     The image (C, H, W) is for display (see ``displayable``); its attentions, (1, H, N, N), are those of
     ``capture_attention``. Negative weights, from differential or talking-heads attention, are shown as zero.

@@ -51,8 +51,8 @@ def overlay(
         maps: Relevance of each patch, non-negative.
         cells: The patch that each pixel belongs to, (H, W), -1 for none: ``vit.capture.examine(model, images).cells``.
             None divides the image evenly, which is wrong if the model crops, pads or leaves a border.
-        scale: Which value is yellow: the largest of each map ("image"), or of all maps ("common"), whose colours can
-            then be compared.
+        scale: Which value is yellow: the largest of each map ("image"), or the largest of all maps ("common"), so that
+            their colours can be compared.
         smooth: Whether to interpolate between patches. This suggests a resolution that the map does not have.
 
     Raises:
@@ -164,6 +164,6 @@ def shares_of_largest(maps: Tensor, scale: Scale = "image") -> Tensor:
             f"the smallest value of the maps is {maps.min().item():.3g}, but the colours start at 0: give "
             "maps.clamp(min=0), or (-maps).clamp(min=0) for the evidence against the class"
         )
-    # Of no maps, there is no largest value.
+    # Without maps, there is no largest value.
     largest = reduce(maps, "b r s -> b 1 1" if scale == "image" or not len(maps) else "b r s -> 1 1 1", "max")
     return torch.where(largest > 0, maps / largest.clamp(min=torch.finfo(maps.dtype).tiny), 0.0)

@@ -1,4 +1,4 @@
-"""Image files and PIL images: as a model takes them, as one looks at them, and which part of them a model sees.
+"""Image files and PIL images: as a model takes them, as people look at them, and which part of them a model sees.
 
 Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
@@ -35,7 +35,7 @@ from vit.support.checks import check_positive_int
 SMALLEST_SIDE = 384  # pixels; smaller photographs are enlarged when shown
 LARGEST_SIDE = 1600  # pixels; larger ones are scaled down
 LEAST_SIDE, MOST_SIDE = 200, 16_000  # pixels that may be asked for
-REPEATED = 2  # times; from this enlargement on, pixels are repeated, as interpolated ones look like details
+REPEATED = 2  # times; from this enlargement on, pixels are repeated, because interpolated ones look like details
 
 Given = str | Path | Image.Image
 
@@ -44,7 +44,7 @@ class Photograph(NamedTuple):
     """An image as taken, and the part of it that a model sees.
 
     Attributes:
-        path: The file; of a PIL image, that which it was read from, or "PIL image".
+        path: The file. For a PIL image, the name of the file that it was read from, or "PIL image".
         width: Pixels of a row, once the photograph stands upright.
         height: Pixels of a column.
         orientation: The EXIF orientation of the file, from 1 (stored upright) to 8.
@@ -110,7 +110,7 @@ def as_list(given: Given | Sequence[Given]) -> list[Path | Image.Image]:
     """Return files and PIL images as a list.
 
     Raises:
-        ValueError: If there is none, or something else among them.
+        ValueError: If there is none, or one of them is something else.
     """
     several = [*given] if isinstance(given, Iterable) and not isinstance(given, Given) else [given]
     if not several:
@@ -174,8 +174,8 @@ def read_shown(
 ) -> Tensor:
     """Read a photograph upright, at a size to look at: uint8 (in_channels, H, W), in grey or colours.
 
-    Most have their own pixels. Large ones are scaled down until no side exceeds ``LARGEST_SIDE``. Each pixel of a small
-    one is repeated until both sides have ``SMALLEST_SIDE``, or one would exceed ``LARGEST_SIDE``.
+    Most photographs keep their pixels. A large one is scaled down until no side exceeds ``LARGEST_SIDE``. Each pixel of
+    a small one is repeated until both sides have ``SMALLEST_SIDE``, or one would exceed ``LARGEST_SIDE``.
 
     Args:
         photograph: The photograph.
@@ -184,7 +184,7 @@ def read_shown(
         in_channels: 1 for grey, 3 for colours.
 
     Raises:
-        ValueError: If the file cannot be read, or the size is none.
+        ValueError: If the file cannot be read, or the size is out of range.
     """
     longer, shorter = max(photograph.width, photograph.height), min(photograph.width, photograph.height)
     check_shown_size(size)

@@ -1,4 +1,4 @@
-"""One picture of a Vision Transformer, from its own numbers: image, patches, tokens, a block, attention, class.
+"""Draws one picture of a Vision Transformer, from its own numbers: image, patches, tokens, block, attention, classes.
 
 Letters in the einops patterns: c channels, h w rows and columns of patches, p q rows and columns of pixels of a patch.
 """
@@ -25,7 +25,7 @@ from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_
 
 BEST = 4  # classes with a bar
 LETTERS = 11  # points
-# Around attention and MLP, by the model's norm, and the heights of the steps of a block, from the bottom to the top.
+# The steps of a branch around attention or MLP, by the model's norm, and the heights of all steps from the bottom up.
 BRANCHES = {"pre": ("norm", "{}", "+"), "post": ("{}", "+", "norm"), "none": ("{}", "+")}
 HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
 CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
@@ -38,7 +38,7 @@ READ = {
     "cls+dist": "two learned tokens",
     "map": "tokens pooled by attention",
 }
-EXTREME = 0.98  # quantile of the numbers of a token that has the deepest colour
+EXTREME = 0.98  # quantile of the absolute values; from there on, they have the deepest colour
 
 
 @torch.no_grad()
@@ -156,7 +156,7 @@ def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
 
 
 def _attended(model: VisionTransformer, attn: Tensor, pixels: Tensor) -> Tensor:
-    """Lay the attention (H, N, N) of the class token over the image, or that of the mean patch if there is none."""
+    """Lay the attention (H, N, N) of the class token over the image; without one, the mean attention of the patches."""
     mixed, first = reduce(attn, "head n m -> n m", "mean"), model.num_prefix_tokens
     row = mixed[0] if model.config["class_token"] else reduce(mixed[first:], "n m -> m", "mean")
     seen = rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])

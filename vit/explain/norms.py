@@ -53,7 +53,7 @@ def _rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None
     return Norm(input, len(normalized_shape), weight, None, eps, is_centred=False)
 
 
-# By the function of torch: what makes a Norm from its arguments.
+# For each function of torch, what makes a Norm from its arguments.
 NORMS: dict[Callable[..., Any], Callable[..., Norm]] = {
     F.layer_norm: _layer_norm,
     torch.layer_norm: _layer_norm,

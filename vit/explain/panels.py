@@ -1,6 +1,6 @@
 """A picture of panels: each an image with its title above and its colour bar and caption below.
 
-Pixels of an image are pixels of a PNG file, none is resampled. Letters keep their size relative to the panels.
+Each pixel of an image is one pixel of the PNG file. Letters keep their size relative to the panels.
 
 Letters in the einops patterns: c channels, h w rows and columns of pixels.
 """
@@ -28,8 +28,8 @@ FORMATS = ("png", "svg", "pdf")
 BLACK = "#111111"
 POINTS, DPI = 72, 100  # points and pixels per inch; with fewer pixels than points, matplotlib cuts images of SVG
 LINE = 1.35  # height of a line, in heights of its letters
-SMALL, LARGE = 0.9, 1.25  # letters of ticks and of titles, in those of captions
-HINTED = 0.96  # of a line is filled: letters of few pixels are a little wider than their outlines
+SMALL, LARGE = 0.9, 1.25  # sizes of the letters of ticks and of titles, relative to those of captions
+HINTED = 0.96  # share of a line that is filled: letters of few pixels are a little wider than their outlines
 BAR_WIDTH, BAR_HEIGHT = 13, 1.1  # of the colour bar, in heights of letters
 
 
@@ -117,7 +117,7 @@ class Picture:
         return f"<Picture of {width} x {height} pixels, {self.description}: save('picture.png') and open that>"
 
     def _repr_html_(self) -> str:
-        # With a white ground of its own, also on dark pages.
+        # The PNG has a white background of its own, also on dark pages.
         file = io.BytesIO()
         self.figure.savefig(file, format="png", dpi=self.figure.dpi)
         encoded = base64.b64encode(file.getvalue()).decode("ascii")
@@ -127,7 +127,7 @@ class Picture:
 
 
 def check_format(kind: str, where: object) -> None:
-    """Raise a ValueError if pictures are not written in a format."""
+    """Raise a ValueError if pictures cannot be written in a format."""
     if kind not in FORMATS:
         raise ValueError(
             f"{where} is no picture that can be written: choose {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
@@ -143,14 +143,14 @@ def draw_panels(
     bar: Bar | None = None,
     description: str = "",
 ) -> Picture:
-    """Draw panels in rows, of which the longer side of the largest has the size of the look.
+    """Draw panels in rows. The longer side of the largest image has the size of the look.
 
     Args:
         rows: The panels.
         look: Sizes of panels and letters.
         title: Title of the whole.
         bar: A colour bar for all panels.
-        description: What the picture shows, in words, for those who cannot see it.
+        description: What the picture shows, in words, for readers who cannot see it.
     """
     texts = [title, *(getattr(panel, name) for row in rows for panel in row for name in WORDS)]
     with drawable(texts) as shown:
@@ -259,7 +259,7 @@ class _Canvas:
 
 
 def wrap(text: str, width: float, points: float, weight: str = "normal") -> list[str]:
-    """Break a text into lines of a width in points: at blanks that are no no-break spaces, where there are some.
+    """Break a text into lines of a width in points, at ordinary spaces if possible.
 
     >>> wrap("a long name", 40, 10)
     ['a long', 'name']

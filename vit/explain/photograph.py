@@ -15,7 +15,7 @@ from vit.support.precision import in_double
 LINE = 0.35  # share of white in the lines between cells
 LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
 ROUNDING = 1e-6  # pixels
-FEWEST_RULED = 8  # pixels of a cell's shorter side from which on there are lines; they would hide smaller cells
+FEWEST_RULED = 8  # pixels; cells with a shorter side below this get no lines, which would hide them
 
 Box = tuple[float, float, float, float]
 
@@ -78,7 +78,7 @@ def overlay_photograph(photograph: Tensor, values: Tensor, box: Box, cells: Tens
 
 
 def _cells(side: int, edges: Tensor, line: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return of each pixel along a side its cell, whether it is in one and on an edge; and the length of a cell."""
+    """Return the cell of each pixel along a side, whether it is in one, and on an edge; and the length of a cell."""
     places = torch.arange(side, dtype=torch.float64) + 0.5
     cells = (torch.searchsorted(edges[:, 0].contiguous(), places, right=True) - 1).clamp(min=0)
     inside = (places >= edges[cells, 0]) & (places < edges[cells, 1])

@@ -40,18 +40,19 @@ def picture(
     >>> shown.save("cat.svg")  # doctest: +SKIP
 
     Args:
-        model: A classifier in eval mode that tells its normalisation, as those of ``vit.load`` and of timm do.
+        model: A classifier in eval mode that tells its normalisation, such as those of ``vit.load`` and timm.
         images: A file or a PIL image, or a list of these.
         methods: One key of ``METHODS`` or several.
         target: Name or number of the class to explain: one for all images, or one for each. None is the predicted one.
-        versus: A class to compare with, likewise.
-        layer: The layer that "attention" is shown of, from 0.
-        head: The head that "attention" is shown of, from 0.
-        size: Pixels of the longer side of a photograph. None takes its own, from 384 to 1,600, and 400 on a sheet.
+        versus: A class to compare with, in the same form.
+        layer: The layer that the method "attention" shows, from 0.
+        head: The head that the method "attention" shows, from 0.
+        size: Pixels of the longer side of a photograph. None keeps its own size within 384 to 1,600, and takes 400 on a
+            sheet.
         model_name: Name of the model, to be written into the picture.
 
     Raises:
-        ValueError: If an image cannot be read, or a method, a class, a layer or a head is none of the model's.
+        ValueError: If an image cannot be read, or there is no such method, class, layer or head.
     """
     asked = ask([methods] if isinstance(methods, str) else methods, layer, head)
     given, taken = as_list(images), as_images(model, images)
@@ -69,7 +70,7 @@ def picture(
 
 
 def _is_one(classes: Target) -> bool:
-    """Return whether a class is asked about in all images, and not one in each."""
+    """Return whether one class is asked about for all images, instead of one for each."""
     return classes is None or isinstance(classes, int | str) or not getattr(classes, "ndim", 1)
 
 
@@ -80,7 +81,7 @@ def _of_image(classes: Target, index: int) -> Target:
 def draw_map(
     explained: Sequence[Explained], asked: Asked, size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> Picture:
-    """Draw a map over a photograph; of several models side by side."""
+    """Draw a map over a photograph. The maps of several models stand side by side."""
     shown = read_shown(explained[0].photograph, max_pixels, size=size)
     description = f"{asked.title} of {printable(explained[0].photograph.path.name)}: "
     description += "; ".join(one.prediction for one in explained)

@@ -25,7 +25,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     """Apply the read-out to the tokens before each layer and after the last: (B, C, H, W) -> (B, layers + 1, classes).
 
     Entry 0 is of the tokens that enter the first layer, and the last entry is the logits (nostalgebraist 2020). Early
-    entries show what the head makes of tokens that it never saw in training, and no probability that the model has.
+    entries show what the head makes of tokens that it never saw in training. They are no predictions of the model.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -61,7 +61,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
 
 @dataclass
 class LinearReadout:
-    """The score of tokens after the last layer, linear as the scale of the final norm is held at its value.
+    """The score as a linear function of the tokens after the last layer, with the scales of the norms held constant.
 
     Attributes:
         tokens: The tokens after the last layer, (B, N, D).
@@ -108,7 +108,7 @@ def linear_readout(subject: Subject, last: Boundary) -> LinearReadout:
     with torch.no_grad():
         bias = score_of(torch.zeros_like(tokens))
         _check_reads_tokens_alone(subject.model, bias, score_of(torch.zeros_like(tokens), -subject.images))
-        # Long tokens, as a function such as tanh is nearly linear near 0.
+        # Tokens are long here, because a function such as tanh is nearly linear near 0.
         noise = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
         other = 100 * tokens.std(correction=0) * noise
         found = LinearReadout(tokens.detach(), weights, bias, score.detach())
@@ -132,7 +132,7 @@ def last_boundary(model: nn.Module, layers: list[Boundary], last: Boundary | Non
 
 
 def _check_reads_tokens_alone(model: nn.Module, bias: Tensor, of_others: Tensor) -> None:
-    """Raise a ValueError if the score of the same tokens differs for other images: it is no bias."""
+    """Raise a ValueError if the score of the same tokens differs for other images, so that it is no bias."""
     moved, size = (bias - of_others).abs().max().item(), max(1.0, bias.abs().max().item())
     if not moved <= (0.05 if torch.finfo(bias.dtype).bits < 32 else 1e-5) * size:
         raise ValueError(
@@ -154,7 +154,7 @@ def _check_linear(model: nn.Module, found: Tensor, expected: Tensor) -> None:
 
 @dataclass
 class _FrozenNorms(TorchFunctionMode):
-    """Holds the scales of norms that follow ``begin`` at those of the first pass."""
+    """Holds the scales of the norms after ``begin`` at their values in the first pass."""
 
     scales: list[Tensor] = field(default_factory=list)
     next: int | None = None  # the norm that comes next; None before the last layer has ended
@@ -169,7 +169,7 @@ class _FrozenNorms(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function; take the scale of a norm from the first pass."""
+        """Call the function, but take the scale of a norm from the first pass."""
         if self.next is None or func not in NORMS:
             return func(*args, **kwargs or {})
         norm = NORMS[func](*args, **kwargs or {})

@@ -1,4 +1,4 @@
-"""Registers at test time: outlier tokens go to a token that no training saw (Jiang et al. 2025).
+"""Registers at test time: outliers move from patches to an extra token, without training (Jiang et al. 2025).
 
 Letters in the einops patterns: b batch, n tokens, j neurons, l layers.
 """
@@ -23,7 +23,7 @@ Neuron = tuple[int, int]  # a layer, and a channel of the hidden layer of its ML
 
 
 class Measured(NamedTuple):
-    """A model with a register, measured on the images that it was made for."""
+    """What was measured of a model, with or without the register, on the images of ``add_register``."""
 
     outlier_share: float  # of the patches, by the bound of the model without the register
     largest_norm: float  # of a patch after this layer, the median over images
@@ -66,9 +66,9 @@ class AddedRegister:
 def add_register(model: VisionTransformer, images: Tensor, *, num_neurons: int = 10, seed: int = 0) -> AddedRegister:
     """Move the neurons that make outlier tokens to a register, without training (Jiang et al. 2025).
 
-    Some models write what concerns the whole image over patches that say little: their norms are outliers, and maps of
-    attention show them as artifacts. Few neurons of the MLPs do so. Here one more register of zeros is added to a copy
-    of the model. Where such a neuron is active, its largest activation goes to the register, and the patches get 0.
+    Some models store information on the whole image in patches that show little. Their norms are outliers, and maps of
+    attention show them as artifacts. A few MLP neurons write them. Here a copy of the model gets one more
+    register, of zeros. The largest activation of each such neuron goes to the register, and the patches get 0.
 
     Args:
         model: A model of this package in eval mode.
@@ -114,13 +114,13 @@ def add_register(model: VisionTransformer, images: Tensor, *, num_neurons: int =
 
 
 class RegisterLinear(nn.Linear):
-    """A second layer of an MLP, some of whose inputs go to a register. The buffer is part of the weights."""
+    """The second linear layer of an MLP. Some inputs, whose numbers are a saved buffer, go to a register."""
 
     def __init__(self, linear: nn.Linear, neurons: Sequence[int], register: int) -> None:
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.register = register
-        self.moves_to_register = True  # off while it is tested whether anything else mixes tokens
+        self.moves_to_register = True  # off during the test that nothing but attention mixes tokens
         self.register_buffer("to_register", torch.tensor(neurons, device=linear.weight.device))
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _norms(model: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def _scores(model: VisionTransformer, images: Tensor, marked: Tensor, last: int) -> Tensor:
-    """Return how much longer the vectors are that each neuron adds to marked patches than to others: (layers, j)."""
+    """Return how much longer vectors each neuron adds to marked patches than to other patches: (layers, j)."""
     scores: dict[int, Tensor] = {}
 
     def keep(layer: int, fc2: nn.Linear, args: tuple[Tensor]) -> None:

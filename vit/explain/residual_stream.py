@@ -71,7 +71,7 @@ def by_head(output: AttentionOutput) -> Tensor:
 
 
 def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
-    """Find the attention among the terms: it alone differs from the mixed values by the same numbers in all tokens."""
+    """Find the attention among the terms: only it differs from ``mixed_by`` by one vector, the bias, in all tokens."""
     mixed = mixed_by(output)
     tolerance = TOLERANCE_HALF if torch.finfo(mixed.dtype).bits < 32 else TOLERANCE
     for place, term in enumerate(terms):
@@ -85,7 +85,7 @@ def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
 
 
 class _FollowSums(TorchFunctionMode):
-    """Remembers every sum of two tensors of one shape."""
+    """Remembers every sum of two tensors (B, N, C) of the same shape."""
 
     ADDITIONS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
 
@@ -96,7 +96,7 @@ class _FollowSums(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function. A sum in place gets a place of its own, so that its terms keep their values."""
+        """Call the function. An in-place sum makes a new tensor, so that its terms keep their values."""
         if func not in self.ADDITIONS or len(args) != 2 or kwargs or not _alike(*args):
             return func(*args, **kwargs or {})
         total = torch.add(*args)
@@ -104,7 +104,7 @@ class _FollowSums(TorchFunctionMode):
         return total
 
     def between(self, start: Tensor, end: Tensor) -> list[Tensor] | None:
-        """Return the terms that were added to ``start`` to make ``end``; None if it is not made so."""
+        """Return the terms that were added to ``start`` to make ``end``; None if ``end`` was made otherwise."""
         terms, waiting, starts = [], [end], 0
         while waiting:
             tensor = waiting.pop()

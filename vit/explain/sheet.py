@@ -25,7 +25,7 @@ MOST_RULED = 20  # most patches per side that get lines between them; more lines
 
 
 class Sheet:
-    """Pictures of one size in one ``Axes``: with one ``Axes`` per picture, the layout would take seconds.
+    """Pictures of one size in a single ``Axes``; with an ``Axes`` for each, the layout would take seconds.
 
     Args:
         size: Rows and columns of pixels of each picture.

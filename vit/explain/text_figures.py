@@ -34,7 +34,7 @@ def draw_text_maps(
         path: The PNG file.
         title: Title of the sheet.
         smooth: Whether maps are interpolated between patches.
-        cells: The patch of each pixel, as of ``cells_of_text``. None divides the pictures evenly.
+        cells: The patch of each pixel, as ``cells_of_text`` returns it. None divides the pictures evenly.
     """
     most = max(map(len, texts), default=0)
     sheet = Sheet(images.shape[-2:], len(images), [1 + most], title=title, lines_below=1)

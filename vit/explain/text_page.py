@@ -79,7 +79,7 @@ def text_explorer(
     shown = displayable(images, mean, std).cpu()
     steps = repeat(shown, "1 c h w -> t c h w", t=len(names))
     probabilities = found.logits[0].float().softmax(dim=-1)
-    # The tokens do not hold the one written after the last of them: it is the most probable token.
+    # What is written after the last of the tokens is not among them: it is the most probable token.
     written = torch.cat([tokens[0, 1:], probabilities[-1:].argmax(dim=-1)])
     of_written = probabilities.gather(1, rearrange(written, "t -> t 1"))[:, 0].tolist()
     page = page_templates({"rollout": MAPS["rollout"]}, EVERYWHERE).get_template("explain/text_page.html")

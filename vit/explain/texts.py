@@ -107,7 +107,7 @@ def rolled_encoder(model: nn.Module, images: Tensor, found: SequenceAttentions) 
 def cells_of_text(model: nn.Module, images: Tensor) -> Tensor | None:
     """Return the patch of each pixel of the images that a reader takes, (H, W), as in ``overlay``.
 
-    None divides the images evenly: the patches of models that are no ``ImageToSequence`` are not known.
+    None divides the images evenly. It is returned if the model is no ``ImageToSequence``: its patches are not known.
     """
     patches = getattr(getattr(model, "encoder", None), "patch_embed", None)
     if not isinstance(patches, PatchEmbed):
@@ -125,10 +125,10 @@ def peaks_on_boxes(maps: Tensor, boxes: Tensor, image_size: tuple[int, int], cel
     high, the score is the share of them in the box. Boxes without height hold no letter and are left out.
 
     Args:
-        maps: Maps of the steps that write the letters, as of ``explain_text``.
+        maps: Maps of the steps that write the letters, as ``explain_text`` returns them.
         boxes: First row, first column, height and width of each letter in pixels.
         image_size: Rows and columns of the images.
-        cells: The patch of each pixel, as of ``cells_of_text``. None divides the images evenly.
+        cells: The patch of each pixel, as ``cells_of_text`` returns it. None divides the images evenly.
 
     Raises:
         ValueError: If there are no cells, and the images cannot be divided evenly.

@@ -1,4 +1,4 @@
-"""Features of a backbone: computed for many images, kept in a file, classified, shown as colours, and as a pyramid."""
+"""Features of a backbone: to compute, save and classify them, to show them as colours, and to build a pyramid."""
 
 from vit.features.classifiers import CLASSIFIERS, knn_accuracy, linear_accuracy
 from vit.features.extraction import extract, read_features, save_features

@@ -14,8 +14,8 @@ from vit.features.finite import check_finite
 from vit.support.checks import check_positive_int
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
-PENALTIES = (0.01, 0.1, 1.0, 10.0)  # of logistic regression: inverse strengths, of which cross-validation chooses
-AT_ONCE = 2**26  # cosines, a quarter of a gigabyte
+PENALTIES = (0.01, 0.1, 1.0, 10.0)  # inverse strengths for logistic regression; cross-validation chooses one
+AT_ONCE = 2**26  # cosines computed at once, a quarter of a gigabyte
 
 
 def knn_accuracy(
@@ -87,7 +87,7 @@ def _vote(cosines: Tensor, labels: Tensor, neighbours: int) -> Tensor:
 def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> float:
     """Compute the accuracy of a linear classifier on standardised features: (N, D), (N,), (B, D), (B,) -> share.
 
-    Logistic regression, whose penalty is chosen by three-fold cross-validation on the training images.
+    It is logistic regression. Cross-validation on the training images, with at most three folds, chooses the penalty.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

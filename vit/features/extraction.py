@@ -11,7 +11,7 @@ from vit.data.normalise import normalise
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.tensor_files import read_safetensors, write_safetensors
 
-FILES = "files"  # of the metadata: a JSON list
+FILES = "files"  # key in the metadata: a JSON list of names
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def extract(
         program: Computes the features instead of the model, such as ``vit.optimize`` of a copy without a head.
 
     Raises:
-        ValueError: If there are no images, or the model is in training mode.
+        ValueError: If there are no images, the model is in training mode, or its ``pretrained_cfg`` has no mean.
     """
     if model.training:
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
@@ -64,7 +64,7 @@ def read_features(path: str | Path) -> tuple[list[str], Tensor]:
     """Return the names of the images and their features (N, D), from a file of ``save_features``.
 
     Raises:
-        ValueError: If the file cannot be read, or is another one.
+        ValueError: If the file cannot be read, or holds no features with names.
     """
     path = Path(path)
     tensors, metadata = read_safetensors(path)

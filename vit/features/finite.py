@@ -1,10 +1,10 @@
-"""Features of numbers alone."""
+"""The check that features are finite."""
 
 from torch import Tensor
 
 
 def check_finite(features: Tensor) -> None:
-    """Check that features, (N, D) or (B, N, D), are numbers: NaN has no distance, and yet a search returns neighbours.
+    """Check that features, (N, D) or (B, N, D), are finite: with NaN, a search would return meaningless neighbours.
 
     Raises:
         ValueError: If they contain NaN or infinity.

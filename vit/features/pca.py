@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.features.finite import check_finite
 from vit.support.checks import check_positive_int
 
-MARGIN = 0.01  # share of the scores at each end that colours do not tell apart, so that outliers do not set the scale
+MARGIN = 0.01  # share of the scores that is clipped at each end, so that outliers do not set the scale
 
 
 class Principal(NamedTuple):
@@ -78,8 +78,8 @@ def pca(features: Tensor, components: int = 3) -> Principal:
 def as_colours(scores: Tensor, margin: float = MARGIN) -> Tensor:
     """Scale scores to [0, 1] for display, each component over all images at once: (..., K) -> (..., K).
 
-    With three components the result is red, green and blue. Equal scores get equal colours in all images; a scale for
-    each image would give the same thing other colours in another picture.
+    With three components the result is red, green and blue. Equal scores get equal colours in all images; with a scale
+    per image, the same thing would have different colours in two images.
 
     >>> as_colours(torch.tensor([[[0.0], [1.0]], [[2.0], [4.0]]]), margin=0).squeeze(-1)
     tensor([[0.0000, 0.2500],

@@ -90,7 +90,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 def _make_level(channels: int, out_channels: int, doublings: int) -> nn.Sequential:
-    """Return the layers from the last map to one of the pyramid, whose grid is finer by ``doublings`` powers of two."""
+    """Return the layers from the last map to a map of the pyramid, whose grid is finer by ``2**doublings``."""
     layers: list[nn.Module] = []
     for step in range(doublings):
         if step:

@@ -9,7 +9,7 @@ from typing import Any
 class ModelConfig(dict[str, Any]):
     """The arguments of a model by name: a dict that attributes can be set on, as transformers' ``Trainer`` does.
 
-    Only the items are compared and saved; a saved one is read as an ``OrderedDict``, with ``weights_only`` as well.
+    Only the items are compared and saved. They are loaded as an ``OrderedDict``, also with ``weights_only``.
 
     >>> config = ModelConfig(embed_dim=192)
     >>> config.use_cache = False

@@ -36,8 +36,8 @@ class TransformerDecoder(nn.Module):
         max_length: Maximum number of tokens of a sequence.
         context_dim: Channels of a context token, such as a token of an image encoder. None means no context.
         positions: Kind of positions. "learned" vectors or fixed sine-cosine codes ("sincos") are added to the tokens.
-            "rope" turns queries and keys by angles (Su et al. 2021); "linear", "additive", "general" and "recurrent"
-            attention refuse it, as they use them in other ways than by their dot product.
+            "rope" turns queries and keys by angles (Su et al. 2021). The mechanisms "linear", "additive", "general" and
+            "recurrent" refuse it, because they need more than the dot product of queries and keys.
         tie_output: Whether the token embedding is also the output matrix (Press and Wolf 2017). This saves a matrix.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch of the last block, in [0, 1). It grows linearly
@@ -180,7 +180,7 @@ class TransformerDecoder(nn.Module):
     def new_caches(self, context_length: int = 0) -> list[DecoderCache]:
         """Return an empty cache for each block, for a context of ``context_length`` tokens.
 
-        That of the tokens has a constant size if the mechanism has a state ("linear", "recurrent").
+        The cache of the tokens has a constant size if the mechanism has a state ("linear", "recurrent").
         """
 
         def of_tokens(attention: nn.Module) -> KeyValueCache | StateCache:
@@ -297,10 +297,10 @@ class ImageToSequence(nn.Module):
 
         Args:
             images: Images, (B, C, H, W).
-            max_length: Maximum number of tokens of a sequence, with ``end``. None is the limit of the decoder.
+            max_length: Maximum number of tokens of a sequence, including ``end``. None takes the decoder's limit.
             num_beams: Number of sequences that beam search follows for each image. 1 is greedy.
             temperature: If above 0, tokens are drawn at random from the softmax of ``logits / temperature``.
-            use_cache: Whether to keep keys and values between steps. In eval mode this saves time at the same tokens.
+            use_cache: Whether to keep keys and values between steps. In eval mode this saves time and changes no token.
         """
         check_positive_int("num_beams", num_beams, "1 is greedy")
         if max_length is not None:

@@ -13,7 +13,7 @@ from vit.model.layers import DropPath, Mlp
 
 @dataclass
 class DecoderCache:
-    """What a decoder block keeps between steps: of the tokens so far, and of the context if any."""
+    """The caches of a decoder block between steps: of the tokens so far, and of the context if any."""
 
     tokens: KeyValueCache | StateCache
     context: KeyValueCache | None
@@ -25,9 +25,9 @@ class DecoderCache:
 
 
 class PrefixAttention(MultiHeadAttention):
-    """Causal self-attention whose mask, where one is given, takes the place of the causal one.
+    """Causal self-attention, in which a given mask replaces the causal mask.
 
-    So a prefix is seen both ways (Raffel et al. 2020, fig. 4), and a cache still keeps what came before.
+    So the tokens of a prefix can see each other both ways (Raffel et al. 2020, fig. 4), and caches still work.
     """
 
     def _inputs(
@@ -112,8 +112,8 @@ class DecoderBlock(nn.Module):
         Args:
             tokens: The tokens. If there is a cache, only the tokens after the cached tokens.
             context: Encoder output that the tokens attend to, (B, M, context_dim).
-            cache: What is kept of the tokens so far and of the context. This call fills and extends it, unless it
-                raises an error.
+            cache: Caches of the tokens so far and of the context. This call fills and extends them, unless it raises an
+                error.
             angles: Rotary angles (T, d / 2) of the tokens' positions.
             mask: Which token (row) attends to which (column), (T, T), in place of the causal mask.
 

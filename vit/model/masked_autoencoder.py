@@ -51,12 +51,12 @@ def hidden_patches(keep: Tensor, count: int) -> Tensor:
 def reconstruction_losses(predicted: Tensor, images: Tensor, keep: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Return the mean squared error of each image over the pixels of its hidden patches: -> (B,).
 
-    The target is each patch less its mean, over its standard deviation (He et al. 2022, sec. 3).
+    The target is each patch, normalised by its own mean and standard deviation (He et al. 2022, sec. 3).
 
     Args:
         predicted: Normalised pixels of all patches, (B, N, P).
         images: The images, (B, C, H, W).
-        keep: Numbers of the visible patches, (B, K), which do not count.
+        keep: Numbers of the visible patches, (B, K), which are left out of the error.
         patch_size: Rows and columns of a patch.
     """
     patches = cut_into_patches(images, patch_size).to(predicted.dtype)
@@ -67,19 +67,21 @@ def reconstruction_losses(predicted: Tensor, images: Tensor, keep: Tensor, patch
 
 
 class PatchDecoder(nn.Module):
-    """Pixels of all patches from the tokens of visible ones: mask tokens, positions, encoder blocks, a linear layer.
+    """Predicts the pixels of all patches from the tokens of visible patches, by encoder blocks and a linear layer.
+
+    Mask tokens take the places of the hidden patches, and fixed positions are added.
 
     Args:
-        context_dim: Channels of the tokens that are given.
+        context_dim: Channels of the given tokens.
         grid_size: Rows and columns of patches.
-        patch_pixels: Numbers that are predicted for each patch.
-        embed_dim: Channels of a token inside.
+        patch_pixels: Number of predicted values of each patch.
+        embed_dim: Channels of a token inside the decoder.
         depth: Number of blocks.
         num_heads: Attention heads of a block.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
 
     Raises:
-        ValueError: If the channels are no multiple of 4, or of the heads.
+        ValueError: If ``embed_dim`` is not a multiple of 4 and of ``num_heads``.
     """
 
     def __init__(
@@ -112,12 +114,12 @@ class PatchDecoder(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Draw the initial weights, as those of ``VisionTransformer``."""
+        """Draw the initial weights as ``VisionTransformer`` does."""
         draw_weights(self)
         nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Predict all patches: tokens (B, prefix + K, C), their patches (B, K) -> (B, N, P); the prefix comes first."""
+        """Predict all patches: prefix and visible tokens (B, prefix + K, C), patch numbers (B, K) -> (B, N, P)."""
         embedded = self.embed(tokens)
         prefix, visible = embedded.tensor_split([tokens.shape[1] - keep.shape[1]], dim=1)
         whole = repeat(self.mask_token.to(visible.dtype), "1 1 d -> b n d", b=len(keep), n=len(self.positions))
@@ -135,7 +137,7 @@ class PatchDecoder(nn.Module):
 class PatchAutoencoder(nn.Module):
     """Predicts the pixels of hidden patches from visible ones (He et al. 2022): a large encoder, a light decoder.
 
-    The encoder sees the visible patches alone, so that a step takes a fraction of the time of one over all patches.
+    The encoder sees only the visible patches, so a step takes a fraction of the time of a step over all patches.
 
     >>> encoder = VisionTransformer(image_size=8, patch_size=4, embed_dim=24, depth=1, num_heads=3, num_classes=0)
     >>> network = PatchAutoencoder(encoder, embed_dim=16, depth=1, num_heads=2)
@@ -143,13 +145,13 @@ class PatchAutoencoder(nn.Module):
     torch.Size([2, 4, 48])
 
     Args:
-        encoder: Encodes visible patches.
+        encoder: Encodes the visible patches.
         embed_dim: Channels of a token of the decoder.
         depth: Number of blocks of the decoder.
         num_heads: Attention heads of a block of the decoder.
 
     Raises:
-        ValueError: If the patches of the encoder do not tile its images.
+        ValueError: If the patches of the encoder do not tile its images, or a patch is a single number.
     """
 
     def __init__(self, encoder: VisionTransformer, embed_dim: int, depth: int, num_heads: int) -> None:
@@ -175,7 +177,7 @@ class PatchAutoencoder(nn.Module):
         """Predict the pixels of all patches: (B, C, H, W), numbers of visible patches (B, K) -> (B, N, P).
 
         Raises:
-            ValueError: If the images have another size than those of the encoder, which the decoder has positions for.
+            ValueError: If the images do not have the ``image_size`` of the encoder.
         """
         expected = self.encoder.patch_embed.image_size
         if tuple(images.shape[-2:]) != expected:

@@ -18,8 +18,8 @@ class MiddleModel(PixelModel):
     """Predicts the middle half of the rows pixel by pixel, given the rows above and below (Bavarian et al. 2022).
 
     The given rows come first in the sequence and see each other both ways, as the prefix of a ``TransformerDecoder``;
-    each pixel of the middle sees them and the pixels of the middle before it. Positions count the sequence, not the
-    image. For the arguments, see ``PixelModel``.
+    each pixel of the middle sees them and the pixels of the middle before it. A position is a place in this sequence,
+    not in the image. For the arguments, see ``PixelModel``.
 
     >>> model = MiddleModel(palette_size=5, grid=(4, 3), embed_dim=24, depth=1, num_heads=3).eval()
     >>> pixels = torch.randint(5, (1, 4, 3))
@@ -43,7 +43,7 @@ class MiddleModel(PixelModel):
         self.middle = slice(outside, grid[0] - outside)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Compute the logits of the middle rows, those of the given rows are zero: (B, r, s) -> (B, r, s, V)."""
+        """Compute the logits of the middle rows; those of the given rows are zero: (B, r, s) -> (B, r, s, V)."""
         given, middle = self._parts(pixels)
         self.check_colours(middle)
         sequence = rearrange(torch.cat([given, middle], dim=1), "b r s -> b (r s)").long()

@@ -97,7 +97,7 @@ class Resizing:
 
     kernel: Callable[[Tensor], Tensor]  # weight of an old position by its distance from the new position
     antialias: bool = False  # whether the kernel widens if the grid shrinks
-    corners: bool = False  # whether the first and the last position stay in place, and not the borders of the grid
+    corners: bool = False  # whether the first and the last position stay in place, instead of the borders of the grid
     offset: float = 0.0  # added to the new size to compute the scale, unless the grid stays the same
 
 
@@ -197,10 +197,10 @@ ROTARY = {"rope": axial_angles, "rope_eva": indexed_axial_angles}
 
 
 def check_axial(width: int, num_heads: int, name: str = "embed_dim", parts: int = 1) -> None:
-    """Raise a ValueError if the width of a head is no multiple of 4, as rotary positions of a grid need.
+    """Raise a ValueError if the width of a head is not a multiple of ``4 * parts``, as rotary positions of a grid need.
 
-    ``name`` is the argument that sets the width of all heads, and ``parts`` the number of those of a head that turn by
-    themselves.
+    ``name`` is the argument that sets the width of all heads. ``parts`` is the number of parts of a head that turn
+    separately.
     """
     multiple = 4 * parts
     if width // num_heads % multiple:

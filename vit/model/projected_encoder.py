@@ -1,4 +1,4 @@
-"""An encoder with a head for learning without labels: its feature projected, or compared with prototypes.
+"""An encoder with a head for learning without labels, which projects the feature and may compare it with prototypes.
 
 Letters in the einops patterns: b batch, k prototypes, d channels.
 """
@@ -62,7 +62,7 @@ class ProjectedEncoder(nn.Module):
     Args:
         encoder: Computes the features.
         out_dim: Channels of a projected feature.
-        prototypes: Number of directions that projected features are compared with; None returns these themselves.
+        prototypes: Number of directions that projected features are compared with; None returns the projected features.
     """
 
     def __init__(self, encoder: VisionTransformer, out_dim: int, prototypes: int | None = None) -> None:

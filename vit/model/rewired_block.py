@@ -14,9 +14,9 @@ class RewiredBlock(EncoderBlock):
     """A transformer layer whose norms are elsewhere or absent, or that has no residual connections.
 
     With norm "post" a norm follows each sum (Vaswani et al. 2017): ``x = norm1(x + attn(x))``, then
-    ``x = norm2(x + mlp(x))``. Norm "none" leaves both out. Without ``residual`` the branch is all that is left:
-    ``x = attn(norm1(x))``. The weights have the names of ``EncoderBlock``, and so have those of norm "pre" with
-    ``residual``, which is that block.
+    ``x = norm2(x + mlp(x))``. Norm "none" leaves both norms out. Without ``residual`` the branch replaces its input:
+    ``x = attn(norm1(x))``. The weights have the names of ``EncoderBlock``. Norm "pre" with ``residual`` computes the
+    same as that block.
 
     Args:
         embed_dim: Channels of a token.
@@ -26,7 +26,7 @@ class RewiredBlock(EncoderBlock):
         arguments: Further arguments of ``EncoderBlock``.
 
     Raises:
-        ValueError: If the norm is unknown, or branches are dropped and nothing would be left.
+        ValueError: If the norm is unknown, or ``drop_path`` is above 0 without ``residual``.
     """
 
     def __init__(

@@ -19,20 +19,20 @@ from vit.support.checks import check_natural
 
 
 class Merged(NamedTuple):
-    """Tokens of which some stand for several patches."""
+    """Tokens, some of which stand for several patches."""
 
-    tokens: Tensor  # the prefix tokens, then M others, (B, prefix + M, D)
-    sizes: Tensor  # the number of patches in each of the others, (B, M)
-    groups: Tensor  # which of the others each patch is in, from 0, (B, N)
+    tokens: Tensor  # the prefix tokens, then M patch tokens, (B, prefix + M, D)
+    sizes: Tensor  # the number of patches in each patch token, (B, M)
+    groups: Tensor  # the number, from 0, of the patch token that each patch is in, (B, N)
 
 
 class TokenMerging(nn.Module):
     """A trained model that merges similar patches in each block: faster, without further training.
 
-    Between attention and MLP the patches are dealt into two sets in turn. Each one of the first set is compared by its
-    key with those of the second, and the ``r`` most similar pairs become one token each, the mean of its patches. To
-    attention a token of s patches is s keys: ``log(s)`` is added to its logits. Class token and registers are never
-    merged. The weights are those of the model, which stays as it is.
+    Between attention and MLP, the patches are dealt in turn into two sets. The key of each patch of the first set is
+    compared with the keys of the second set. Each of the ``r`` most similar pairs becomes one token, the mean of its
+    patches. Attention counts a token of s patches as s keys: ``log(s)`` is added to its logits. Class token and
+    registers are never merged. The model is not changed, and its weights are shared.
 
     >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=4, num_heads=3).eval()
     >>> faster = TokenMerging(model, r=8)
@@ -41,7 +41,7 @@ class TokenMerging(nn.Module):
 
     Args:
         model: A ``vit.VisionTransformer`` with softmax attention, in eval mode.
-        r: Patches that each block merges into others; at most half of those that are left.
+        r: Patches that each block merges into other patches; at most half of the remaining ones.
 
     Raises:
         ValueError: If the model has rotary positions, another mechanism, or blocks that were replaced.
@@ -57,7 +57,7 @@ class TokenMerging(nn.Module):
 
     @property
     def pretrained_cfg(self) -> dict[str, Any]:
-        """What the model's own ``pretrained_cfg`` holds: size and normalisation of its images."""
+        """The model's own ``pretrained_cfg``: size and normalisation of its images."""
         return self.model.pretrained_cfg
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -94,7 +94,7 @@ class TokenMerging(nn.Module):
         if self.model.training:
             raise ValueError("the model is in training mode, and tokens are merged in inference only: call eval()")
         tokens = self.model.embed(images)
-        # Not len(), which is no symbol of an exported program.
+        # Not len(), which would fix the size in an exported program.
         batch, count = tokens.shape[0], tokens.shape[1] - self.model.num_prefix_tokens
         groups = repeat(torch.arange(count, device=tokens.device), "n -> b n", b=batch)
         merged = Merged(tokens, tokens.new_ones(batch, count), groups)
@@ -115,8 +115,8 @@ class TokenMerging(nn.Module):
 def match_patches(keys: Tensor, r: int) -> Tensor:
     """Merge the ``r`` most similar pairs of patches: keys (B, N, d) -> the new number of each patch (B, N).
 
-    A pair is a patch of an even place and its most similar one of an odd place. The new numbers are 0 to N - r - 1, in
-    the order of the patches.
+    A pair is a patch at an even place and the most similar patch at an odd place. The new numbers are 0 to N - r - 1,
+    in the order of the patches.
 
     >>> match_patches(torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.1, 1.0], [-1.0, 0.0]]]), r=1)
     tensor([[0, 1, 1, 2]])
@@ -144,7 +144,7 @@ def _merge(merged: Merged, keys: Tensor, r: int) -> Merged:
 
 
 def _split(merged: Merged, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Split tokens into the prefix and the others."""
+    """Split tokens into prefix tokens and patch tokens."""
     others = merged.sizes.shape[1]
     return tokens[:, : tokens.shape[1] - others], tokens[:, tokens.shape[1] - others :]
 

@@ -42,7 +42,7 @@ Pool = Literal["cls", "mean", "cls+mean", "cls+dist", "map"]
 Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
 for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches", "hide_patches"):
-    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+    torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
 # More tokens do not fit into the caches of a CPU: 64 images of 24 to 96 pixels took 1.3 times as long in one pack as in
 # packs of 2,048 tokens (192 channels, 2 cores).
 PACKED_TOKENS = {"cpu": 2048}
@@ -51,11 +51,11 @@ OF_BLOCKS = (
     *("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm"),
     *("key_dim", "value_dim", "dropout", "layer_scale", "norm_eps"),
 )
-CONFIG_KEY = "vit_config"  # of the metadata of a state dict, which torch.save keeps beside the tensors
+CONFIG_KEY = "vit_config"  # in the metadata of a state dict, which torch.save keeps with the tensors
 
 
 class VisionTransformer(nn.Module):
-    """Images to class logits: patches, positions, a stack of encoder blocks, one pooled feature, a linear head.
+    """Maps images to class logits: patches, positions, a stack of encoder blocks, one pooled feature, a linear head.
 
     >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3, num_classes=10)
     >>> model(torch.randn(2, 3, 32, 32)).shape
@@ -90,9 +90,9 @@ class VisionTransformer(nn.Module):
         fc_norm: Whether the final norm comes after pooling instead of before; None means True for pool "mean", as in
             timm.
         attention: Name of the attention mechanism, a key of ``vit.attention.MECHANISMS``; docs/attention.md compares
-            them. A list names that of each block, such as ["window", "window", "softmax"] for 3 blocks.
-        attention_kwargs: Arguments of the mechanism by name, such as {"window": 7} for "window". For a list, those of
-            each mechanism by its name: {"window": {"window": 7}}.
+            them. A list names the mechanism of each block, such as ["window", "window", "softmax"] for 3 blocks.
+        attention_kwargs: Arguments of the mechanism by name, such as {"window": 7} for "window". For a list of
+            mechanisms, the arguments of each by its name: {"window": {"window": 7}}.
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         patch_drop: Share of the patches dropped from each training image, in [0, 1): with 0.5 a step takes little more
             than half the time.
@@ -100,26 +100,26 @@ class VisionTransformer(nn.Module):
             from 0 at the first block.
         layer_scale: Initial factor of LayerScale at the end of each branch, such as 1e-4; None means no LayerScale.
         qk_norm: Whether to layer-normalise queries and keys per head, which keeps attention logits bounded.
-        pos_embed: Positions of the patches. Added to the tokens: "learned" ones, or fixed two-dimensional sine-cosine
-            codes ("sincos"). Rotary ones turn queries and keys by row and column: "rope" as in DINOv3, "rope_eva" as in
-            EVA-02; mechanisms that use them in other ways than by their dot product ("linear", "additive", "general",
-            "recurrent") refuse these. With "none" the model sees a set of patches without an order.
+        pos_embed: Positions of the patches. "learned" vectors or fixed two-dimensional sine-cosine codes ("sincos") are
+            added to the tokens. Rotary positions turn queries and keys by row and column: "rope" as in DINOv3,
+            "rope_eva" as in EVA-02. The mechanisms "linear", "additive", "general" and "recurrent" refuse them, because
+            they need more than the dot product. With "none" the model sees a set of patches without an order.
         pos_embed_init: Initial values of the learned positions: two-dimensional sine-cosine codes ("sincos"), or a
             truncated normal of standard deviation 0.02 ("normal").
         pos_embed_interpolation: How learned positions are resized for other image sizes: antialiased as in timm
             ("bicubic", "bilinear"), or as in "transformers", "torchvision", "google" or "dinov2".
         pre_norm: Whether a norm precedes the first block, as in CLIP.
         norm_eps: Number that the norms add to the variance.
-        grad_checkpointing: Whether blocks recompute their activations in the backward pass: memory for one block
-            instead of all, for a third more time.
+        grad_checkpointing: Whether blocks recompute their activations in the backward pass. This takes memory for one
+            block instead of all, and a third more time.
         patch_stride: Rows and columns of pixels from one patch to the next; None means ``patch_size``. With half the
-            size, patches overlap, and a trained model sees a grid twice as fine by the weights that it has (Amir et al.
+            size, patches overlap, and a trained model sees a grid twice as fine with the same weights (Amir et al.
             2021).
         pad_images: Whether images whose sides are no multiple of ``patch_stride`` are padded with zeros, at the right
             and at the bottom; otherwise they are refused.
         key_dim: Channels of the queries, and of the keys, of all heads of a block together; None means ``embed_dim``.
         value_dim: Channels of the values of all heads of a block together; None means ``embed_dim``.
-        residual: Whether attention and MLP are added to their input; without, a block is all that is left of it.
+        residual: Whether attention and MLP add their output to their input; otherwise the output replaces the input.
         norm: Where the norms of a block are: before attention and MLP ("pre"), after the sums as in the first
             transformers ("post"), or nowhere ("none"). The norm before the head stays.
 
@@ -195,7 +195,7 @@ class VisionTransformer(nn.Module):
         self.reg_token = nn.Parameter(torch.empty(1, num_registers, embed_dim)) if num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if mask_token else None
         num_positions = self.patch_embed.num_patches + (0 if no_embed_class else self.num_prefix_tokens)
-        # Fixed positions, and zeros in place of none, are weights as well: the names of the weights stay the same.
+        # Fixed positions, or zeros if none are added, are parameters, too: the names of the weights stay the same.
         self.pos_embed = nn.Parameter(torch.empty(1, num_positions, embed_dim), requires_grad=pos_embed == "learned")
         self.pos_drop = nn.Dropout(dropout)
         self.patch_drop = PatchDrop(patch_drop)
@@ -264,9 +264,10 @@ class VisionTransformer(nn.Module):
             images: Images, normalised as the model was trained.
             mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
                 ``MultiHeadAttention.forward``.
-            token_mask: Hidden patches, (B, N) of booleans without the prefix tokens: the mask token takes their place.
+            token_mask: Which patches are hidden, boolean (B, N) without the prefix tokens. The mask token replaces
+                them.
         """
-        # Replaced methods may take no masks.
+        # A user's replacement of a method may take no masks.
         hidden = {} if token_mask is None else {"token_mask": token_mask}
         masks = () if mask is None else (mask,)
         return self.forward_head(self.forward_features(images, *masks, **hidden))
@@ -291,8 +292,7 @@ class VisionTransformer(nn.Module):
         Args:
             images: Images, as ``forward`` takes them.
             mask: Mask of attention, as ``forward`` takes it.
-            keep: Numbers of the patches that are encoded, row by row from 0, (B, K); the others are left out. None
-                encodes all.
+            keep: Numbers of the patches that are encoded, row by row from 0, (B, K). None encodes all patches.
             token_mask: Hidden patches, as ``forward`` takes them.
         """
         tokens, grid, angles = self._embed(images, keep, token_mask)
@@ -310,8 +310,8 @@ class VisionTransformer(nn.Module):
     ) -> Tensor:
         """Pass tokens of ``embed`` through the blocks and the final norm: (B, prefix + N, D) -> (B, prefix + N, D).
 
-        Between ``embed`` and here, tokens may be changed, left out or merged. Blocks called one by one would lack the
-        rotary angles and the grid, which this passes on.
+        Tokens may be changed, left out or merged between ``embed`` and this call. It passes the rotary angles and the
+        grid to the blocks, which a loop over the blocks would leave out.
 
         Args:
             tokens: The prefix tokens, and those of patches.
@@ -340,7 +340,7 @@ class VisionTransformer(nn.Module):
     def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
         """Classify images of several sizes in one batch: B times (C, H, W) -> (B, num_classes).
 
-        The logits are those of each image by itself.
+        The logits are the same as for each image alone.
 
         >>> model = VisionTransformer(image_size=32, patch_size=4, embed_dim=48, depth=2, num_heads=3)
         >>> model.forward_mixed([torch.randn(3, 32, 32), torch.randn(3, 48, 20)]).shape
@@ -351,9 +351,9 @@ class VisionTransformer(nn.Module):
     def forward_mixed_features(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Encode images of several sizes in one batch: B times (C, H, W) -> B times (prefix + N, D), after the norm.
 
-        Tokens of images lie in one sequence, without padding, as in NaViT (Dehghani et al. 2023): projections, norms
-        and MLPs are computed once for all of them, and attention once for all images of a size. In training mode the
-        images of each size are encoded by themselves, as branches are dropped for each image.
+        All tokens form one sequence without padding, as in NaViT (Dehghani et al. 2023): projections, norms and MLPs
+        are computed once for all of them, and attention once for all images of a size. Each size is encoded separately
+        in training mode, in which branches are dropped per image, or if a block was replaced or has hooks.
         """
         check_mixed(images)
         of_size: dict[tuple[int, ...], list[int]] = {}
@@ -369,7 +369,7 @@ class VisionTransformer(nn.Module):
         return [tokens[i] for i in range(len(images))]
 
     def _packs(self, batches: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Divide batches into packs of few enough tokens each."""
+        """Group batches into packs of at most ``PACKED_TOKENS`` patches; a larger batch is a pack by itself."""
         most = PACKED_TOKENS.get(batches[0].device.type, math.inf)
         packs: list[list[Tensor]] = []
         tokens = math.inf
@@ -432,7 +432,7 @@ class VisionTransformer(nn.Module):
         rows, columns = images.shape[-2:]
         grid = self.patch_embed.grid_of(rows, columns)
         positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, self.pos_embed_interpolation)
-        # Not by einops, whose pack cannot tell the number of patches of an empty batch.
+        # Not einops.pack, which cannot infer the number of patches of an empty batch.
         if self.no_embed_class:
             tokens = torch.cat([*prefix, patches + positions], dim=1)
         else:
@@ -446,7 +446,7 @@ class VisionTransformer(nn.Module):
         return self.norm_pre(tokens), grid if keep is None else None, angles
 
     def _angles(self, grid: tuple[int, int], like: Tensor) -> Tensor | None:
-        """Return the rotary angles of the prefix tokens, which are 0, and of the patches of a grid; None without."""
+        """Return the angles of the prefix tokens (0) and of the patches of a grid; None without rotary positions."""
         if self.config["pos_embed"] not in ROTARY:
             return None
         head_dim = (self.config["key_dim"] or self.embed_dim) // self.config["num_heads"]
@@ -454,7 +454,7 @@ class VisionTransformer(nn.Module):
         return nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))
 
     def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
-        # Replaced blocks may take neither mask nor angles.
+        # A user's replacement of a block may take neither mask nor angles.
         while inputs[-1] is None:
             inputs = inputs[:-1]
         if self.grad_checkpointing and self.training:
@@ -569,15 +569,16 @@ class VisionTransformer(nn.Module):
     def set_input_size(self, img_size: Size | None = None, patch_size: Size | None = None) -> None:
         """Change the size of images or patches for good, with timm's signature: positions and patches are resized.
 
-        Images of another size need no change: positions are resized for each batch. Here the resized positions become
-        the parameters.
+        Images of another size do not need this call: positions are resized for each batch. Here the resized positions
+        become the parameters.
 
         Args:
             img_size: Rows and columns of the images in pixels; None keeps them.
             patch_size: Rows and columns of a patch in pixels; None keeps them.
 
         Raises:
-            ValueError: If sizes do not divide, or the model has other weights of the shape of the grid.
+            ValueError: If sizes do not divide, or the grid changes and positions are "rope_eva" or other weights have
+                its shape.
         """
         changes = {"image_size": img_size, "patch_size": patch_size}
         config = ModelConfig(self.config | {name: size for name, size in changes.items() if size is not None})
@@ -641,7 +642,7 @@ class VisionTransformer(nn.Module):
         return {"stem": r"^(?:cls_token|reg_token|mask_token|pos_embed|patch_embed|norm_pre)", "blocks": blocks}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay: learned tokens, positions, those of mechanisms."""
+        """Return the names of parameters without weight decay: tokens, positions, and those that mechanisms name."""
         tokens = ("cls_token", "reg_token", "mask_token", "pos_embed")
         names = {name for name in tokens if getattr(self, name) is not None}
         return names | undecayed_parameters(self) | (set() if self.attn_pool is None else {"attn_pool.latent"})

@@ -14,16 +14,16 @@ from vit.objectives.classify.image_rows import ImageRows
 from vit.support.precision import in_double, most_precise
 
 MOST = 5000  # images whose features are compared in pairs; of more, a random sample
-FEWEST = 16  # images from which on a collapse can be seen
+FEWEST = 16  # images; a collapse cannot be told from fewer
 LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features of all images differ by noise alone
 
 
 def effective_rank(features: Tensor) -> float:
     """Return the number of directions in which features vary (Roy and Vetterli 2007): (N, D) -> from 1 to D.
 
-    It is the exponential of the entropy of the singular values of the centred features, each over their sum: D if they
-    vary alike in all directions, 1 if they vary in one, or do not vary. Without labels, models can be chosen by it
-    (Garrido et al. 2023, RankMe).
+    It is the exponential of the entropy of the singular values of the centred features, divided by their sum. It is D
+    if the features vary alike in all directions, and 1 if they vary in one direction or not at all. It can choose
+    models without labels (Garrido et al. 2023, RankMe).
 
     >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
     2.0
@@ -87,9 +87,9 @@ class FeatureEvaluation:
         Args:
             features: Features of all images, (B, D).
             losses: The loss of each image that is real, (R,).
-            labels: Classes, (B,), -1 of images without one. Other labels, (B, ...), are ignored.
-            is_real: Which images do not merely fill the batch up, boolean (B,).
-            index: Place of each image in the data set, (B,); None counts them.
+            labels: Classes, (B,), -1 for images without one. Other labels, (B, ...), are ignored.
+            is_real: Which images are not padding, boolean (B,).
+            index: Place of each image in the data set, (B,); None numbers them as they come.
         """
         self.loss_sum += losses.sum(dtype=self.loss_sum.dtype)
         self.images += is_real.sum()
@@ -99,7 +99,7 @@ class FeatureEvaluation:
 
     @cached_property
     def rows(self) -> dict[str, Tensor]:
-        """Place, features and class of each image, in the order of the data set; of many images, of ``MOST``."""
+        """Index, features and label of each image, in the order of the data set; of many, a sample of ``MOST``."""
         rows = self.image_rows.gather()
         drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
         return {name: values[drawn] for name, values in rows.items()}

@@ -45,8 +45,8 @@ class FeatureLearner(Objective, EncoderModule):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(num_classes=0, **kwargs)
-        self.hparams.pop("num_classes", None)  # no choice of the user's
-        self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
+        self.hparams.pop("num_classes", None)  # users do not choose it
+        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
         self.has_told_collapse = False
 
     @property
@@ -58,7 +58,7 @@ class FeatureLearner(Objective, EncoderModule):
     def losses(self, images: Tensor, is_real: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of each image of an evaluation, with the same random choices each time: (B, ...) -> (B,).
 
-        ``is_real``, boolean (B,), is False for images that only fill the batch up.
+        ``is_real``, boolean (B,), is False for padding.
         """
 
     def setup(self, stage: str) -> None:
@@ -95,7 +95,7 @@ class FeatureLearner(Objective, EncoderModule):
         return FeatureEvaluation(self.judged.num_features, self.device)
 
     def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images its batches are of."""
+        """Start an evaluation, and note which images are in each batch."""
         super().on_validation_epoch_start()
         self.places = places_in_evaluation(self.trainer)
 

@@ -1,4 +1,4 @@
-"""The picture of images beside those whose features are nearest.
+"""The picture of images beside the images with the nearest features.
 
 Letters in the einops patterns: n images, m their neighbours, d channels of a feature.
 """
@@ -18,7 +18,7 @@ ASKED, NEAREST = 8, 7
 
 
 def nearest_images(features: Tensor, asked: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the nearest other images of some, and their cosines: (N, D), numbers (n,) -> twice (n, count)."""
+    """Return the nearest images to each asked image, and their cosines: (N, D), numbers (n,) -> twice (n, count)."""
     directions = F.normalize(features.float(), dim=1)
     cosines = einsum(directions[asked], directions, "n d, m d -> n m")
     cosines[torch.arange(len(asked)), asked] = -torch.inf
@@ -27,7 +27,7 @@ def nearest_images(features: Tensor, asked: Tensor, count: int) -> tuple[Tensor,
 
 
 def spread_out(count: int, most: int) -> Tensor:
-    """Return the numbers of at most ``most`` of ``count`` images, of all classes if the images are sorted by class.
+    """Return the numbers of at most ``most`` of ``count`` images, evenly spaced, as they may be sorted by class.
 
     >>> spread_out(10, 4)
     tensor([0, 3, 6, 9])

@@ -20,7 +20,7 @@ def is_distributed() -> bool:
 def mean_over_processes(values: Tensor) -> Tensor:
     """Return the mean of a tensor over all processes; each process has to call this.
 
-    A loss that is computed from it is the same in all processes; the mean of their gradients, which DDP takes, is that
+    A loss computed from it is the same in all processes. The mean of their gradients, which DDP takes, is the gradient
     of one process with all images.
     """
     return _Mean.apply(values) if number_of_processes() > 1 else values

@@ -99,10 +99,10 @@ class ViewLearner(FeatureLearner):
 
     @abstractmethod
     def view_losses(self, views: list[Tensor], is_real: Tensor, step: int) -> Tensor:
-        """Return the loss of each image by its views, each (B, C, h, w) -> (B,); ``step`` seeds what else is drawn."""
+        """Return the loss of each image by its views, each (B, C, h, w) -> (B,); ``step`` seeds further draws."""
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the mean loss of the images, whose views are drawn."""
+        """Return the mean loss of the images, from randomly drawn views."""
         step = 0 if self._trainer is None else self.trainer.global_step
         images = batch[0]
         is_real = torch.ones(len(images), dtype=torch.bool, device=images.device)

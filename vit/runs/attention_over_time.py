@@ -22,7 +22,7 @@ from vit.runs.record import RunRecord
 from vit.runs.splits import splits_of
 from vit.training.examples import ACROSS, first_of_each_class, model_copy
 
-MOST_EPOCHS = 8  # side by side
+MOST_EPOCHS = 8  # that are drawn side by side
 
 
 class AttentionMaps(Callback):
@@ -55,7 +55,7 @@ class AttentionMaps(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the folder and the images."""
         record = next((callback for callback in trainer.callbacks if isinstance(callback, RunRecord)), None)
-        # On all processes: Lightning broadcasts it.
+        # Read on all processes, as Lightning broadcasts it.
         log_dir = trainer.log_dir or trainer.default_root_dir
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
@@ -111,7 +111,7 @@ class AttentionMaps(Callback):
             cells=self.cells,
         )
         for logger in trainer.loggers:
-            # Not by self.log, which all processes would have to call.
+            # self.log would have to be called by all processes.
             logger.log_metrics(measures | {"epoch": trainer.current_epoch}, trainer.global_step)
         log_pictures(trainer.loggers, [path], trainer.global_step, name="attention_of_epoch")
 

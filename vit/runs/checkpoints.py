@@ -1,4 +1,4 @@
-"""Checkpoints of a run: each file is complete at any time, also after a kill or on a full disk."""
+"""Checkpoints of a run: each file is complete at any time, even after a kill or on a full disk."""
 
 import math
 import shutil
@@ -26,14 +26,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Write a checkpoint; after an error the previous file is unchanged.
 
         Raises:
-            OSError: If the file cannot be written, with the remedy.
+            OSError: If the file cannot be written; the message names the remedy.
         """
         path = Path(path)
         try:
             with replacing(path) as unfinished:
                 with unfinished.open("wb") as file:
                     torch.save(checkpoint, file)
-                if is_distributed(path):  # of the run that this one goes on from
+                if is_distributed(path):  # written by the run that this one continues
                     shutil.rmtree(path)
         except (UnwritableError, RuntimeError) as error:
             reason = error.reason if isinstance(error, UnwritableError) else error
@@ -46,9 +46,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def with_atomic_files(plugins: list[Any]) -> list[Any]:
-    """Return plugins of a trainer with one that writes whole files; a wrapper, such as AsyncCheckpointIO, takes it in.
+    """Return plugins of a trainer with one that writes whole files; an AsyncCheckpointIO without a writer wraps it.
 
-    A user's own way of writing files stays.
+    A user's own CheckpointIO stays.
     """
     for plugin in plugins:
         if isinstance(plugin, AsyncCheckpointIO) and plugin.checkpoint_io is None:
@@ -59,8 +59,8 @@ def with_atomic_files(plugins: list[Any]) -> list[Any]:
 class RunCheckpoint(ModelCheckpoint):
     """One file in the folder of a run, such as ``last.ckpt``; a resumed run copies it into its own folder.
 
-    With ``monitor``, a score of the validation, the checkpoint of its best value is kept, else the latest one. Ties are
-    broken by the lower ``val_loss``, then by the later step.
+    If ``monitor`` names a score of the validation, the checkpoint with its best value is kept, else the latest one.
+    Ties are broken by the lower ``val_loss``, then by the later step.
     """
 
     def __init__(self, folder: Path, filename: str, monitor: Score | None = None) -> None:

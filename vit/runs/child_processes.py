@@ -1,4 +1,4 @@
-"""Trainings in processes of their own: their output, their end, and how to stop them."""
+"""Trainings in separate processes: their output, their end, and how to stop them."""
 
 import os
 import subprocess
@@ -20,9 +20,9 @@ class TrainingError(Exception):
 
 
 class Training:
-    """A training that runs in a process of its own, beside this one.
+    """A training that runs in a separate process.
 
-    A signal that a terminal sends to this process, such as that of Ctrl-C, does not reach the training: ``stop`` does.
+    A signal that a terminal sends to this process, such as that of Ctrl-C, does not reach the training; call ``stop``.
 
     Args:
         name: Its name in errors.
@@ -54,7 +54,7 @@ class Training:
         """Yield the lines that the training prints, until it ends.
 
         Raises:
-            TrainingError: If it fails, with the last of them.
+            TrainingError: If the training fails; the message has the last line.
         """
         last = "no output"
         with self.process:
@@ -65,7 +65,7 @@ class Training:
             raise TrainingError(f"{self.name} failed with exit status {status}: {last}")
 
     def stop(self, kill: bool = False) -> None:
-        """Ask the training to stop after its current step; ``kill`` does not ask."""
+        """Ask the training to stop after its current step; ``kill`` ends it at once."""
         self.is_stopped = True
         if self.process.poll() is None:
             (self.process.kill if kill else self.process.terminate)()
@@ -74,7 +74,7 @@ class Training:
 def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads: int | None = None) -> Iterator[str]:
     """Train, print what the trainings print, and yield the name of each training as it ends.
 
-    After a failure no further training starts. After Ctrl-C, or another exception in this thread, those that run are
+    After a failure no further training starts. After Ctrl-C, or another exception in this thread, running trainings are
     stopped, too.
 
     Args:
@@ -95,7 +95,7 @@ def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads
             if is_stopped.is_set():
                 training.stop()
             for line in training.output():
-                if not training.is_stopped:  # else it says how to resume it alone
+                if not training.is_stopped:  # a stopped one prints how to resume it alone
                     with PRINTING:
                         print(f"{name}: {line}", flush=True)
         return name
@@ -106,7 +106,7 @@ def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads
             for future in as_completed(futures):
                 yield future.result()
         except TrainingError:
-            is_stopped.set()  # those that run go on to their end
+            is_stopped.set()  # running trainings go on to their end
             raise
         except BaseException:
             is_stopped.set()
@@ -115,7 +115,7 @@ def train_all(trainings: Mapping[str, Sequence[str]], parallel: int = 1, threads
 
 
 def stop_all(trainings: Sequence[Training]) -> None:
-    """Stop trainings after their current step; kill those that take too long, and all at a second Ctrl-C."""
+    """Stop trainings after their current step; kill all if one takes too long, and at a second Ctrl-C."""
     for training in trainings:
         training.stop()
     try:

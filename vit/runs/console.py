@@ -1,4 +1,4 @@
-"""The lines that a run prints: its header, a line per validation, its results, how to resume."""
+"""The lines that a run prints: its header, a line per validation, its results, and how to resume."""
 
 import os
 import shlex
@@ -24,12 +24,12 @@ from vit.training.description import Score
 from vit.training.muon import MuonAdamW
 from vit.training.sharding import own_part
 
-FEW = 50  # validation images
+FEW = 50  # validation images, below which a line warns
 
 
 @rank_zero_only
 def print_header(facts: dict[str, Any], folder: Path, trainer: Trainer, pl_module: LightningModule) -> None:
-    """Print the data, the model, the device, the length and the folder of a run, and what the data is too small for."""
+    """Print the data, the model, the device, the length and the folder of a run, and warnings about small data."""
     sets, parts = splits_of(trainer), facts.get("parts", {})
     of = {name: f" of {part['of']:,}" for name, part in parts.items()}
     names = [name for name in ("train", "val", "test") if name in sets]
@@ -61,7 +61,7 @@ def _counted(images: ImageSet | LoadedImages) -> str:
 
 
 def _wide_windows(pl_module: LightningModule) -> Iterator[str]:
-    """Yield a line about local attention whose window covers the whole grid, so that it is not local."""
+    """Yield a line for each local attention whose window covers the whole grid, so that it is not local."""
     encoder = None if pl_module.encoder is None else pl_module.get_submodule(pl_module.encoder)
     for module in pl_module.modules() if encoder is not None else ():
         name = {WindowAttention: "window", NeighborhoodAttention: "kernel"}.get(type(module))
@@ -74,7 +74,7 @@ def _wide_windows(pl_module: LightningModule) -> Iterator[str]:
 
 
 def _length(trainer: Trainer) -> str:
-    """Return the limits of a training, of which the first one reached ends it."""
+    """Return the limits of a training; the first one that is reached ends it."""
     limits = {"epochs": trainer.max_epochs, "steps": trainer.max_steps}
     named = [f"{limit:,} {name}" for name, limit in limits.items() if limit is not None and limit > 0]
     timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer) and callback._duration]
@@ -84,7 +84,7 @@ def _length(trainer: Trainer) -> str:
 
 @rank_zero_only
 def print_plan(trainer: Trainer, pl_module: LightningModule, flop: int) -> None:
-    """Print what a step takes that is known before the first one: operations, and the bytes that do not grow.
+    """Print what is known before the first step: its operations, and the bytes that do not depend on the batch.
 
     Args:
         trainer: The trainer.
@@ -110,7 +110,7 @@ def print_plan(trainer: Trainer, pl_module: LightningModule, flop: int) -> None:
 
 @rank_zero_only
 def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
-    """Print which batches would fit into the memory, by what the first step took of it."""
+    """Print which batches would fit into the memory, judged by what the first step took."""
     device, data = pl_module.device, trainer.datamodule
     if device.type not in ("cpu", "cuda") or os.name != "posix" or is_brought(data):
         return

@@ -1,18 +1,19 @@
-"""The sentence about a training whose loss ended far above that of its first steps."""
+"""The message about a training whose loss ended far above that of its first steps."""
 
 import math
 from collections.abc import Mapping, Sequence
 
-# A training that learns nothing ends at the loss of its first steps. Overfitting raises the loss of other images.
+# A training that learns nothing ends at the loss of its first steps. Overfitting raises the loss of the evaluation.
 FAR_IN_TRAINING = 1.5
 FAR_IN_EVALUATION = 10.0
 
 
 def describe_divergence(train: Sequence[Mapping[str, float]], evaluated: float, num_classes: int) -> str | None:
-    """Return what is said of a training that diverged; None of one that did not.
+    """Return a message if a training diverged; None if it did not.
 
-    It did if the last training loss is above 1.5 times, or the loss of the last evaluation above 10 times, the loss of
-    the first steps, or that of equal probabilities for all classes, whichever is larger.
+    It diverged if the last training loss is above 1.5 times the loss at the start, or the loss of the last evaluation
+    above 10 times. The loss at the start is the larger of that of the first steps and that of equal probabilities for
+    all classes.
 
     >>> describe_divergence([{"loss": 2.3}, {"loss": 0.4}], evaluated=5.1, num_classes=10)
 

@@ -9,12 +9,12 @@ from typing import Any
 from vit.support.files import sweep
 
 RUNS = Path("runs")
-# A training of the same length is not continued: these options of two configs are compared.
+# A finished training is not continued if these options, its length, are the same.
 LENGTH_OPTIONS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
 
 def check_experiment(name: str) -> None:
-    r"""Check that the name of an experiment is that of one folder, and no pattern of several.
+    r"""Check that the name of an experiment is the name of one folder, and not a pattern.
 
     >>> check_experiment("a[1]")
     Traceback (most recent call last):
@@ -69,7 +69,7 @@ def run_folder_of(checkpoint: Path | None) -> Path | None:
 
 
 def experiment_of(config: Path) -> str:
-    """Return the experiment of a config: the name of the file, or for the ``config.yaml`` of a run the run's.
+    """Return the experiment of a config: the name of its file, or for the ``config.yaml`` of a run, that of the run.
 
     >>> experiment_of(Path("configs/digits.yaml")), experiment_of(Path("runs/digits/version_3/config.yaml"))
     ('digits', 'digits')

@@ -1,4 +1,4 @@
-"""Pictures of a run for the loggers that take images, each by its own call."""
+"""Passes pictures of a run to the loggers that take images, each by its own call."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def _to_tensorboard(logger: Any, name: str, path: Path, step: int) -> None:
     logger.experiment.add_image(name, np.asarray(Image.open(path).convert("RGB")), step, dataformats="HWC")
 
 
-# By the name of a logger or of a class that it is derived from: the packages of most are not installed.
+# The call of each logger, by the name of its class or a base class: the packages of most are not installed.
 CALLS: dict[str, Callable[[Any, str, Path, int], Any]] = {
     "CometLogger": lambda logger, name, path, step: logger.experiment.log_image(str(path), name=name, step=step),
     "MLFlowLogger": lambda logger, name, path, step: logger.experiment.log_artifact(logger.run_id, str(path)),
@@ -26,7 +26,7 @@ CALLS: dict[str, Callable[[Any, str, Path, int], Any]] = {
 
 @rank_zero_only
 def log_pictures(loggers: Sequence[Logger], paths: Sequence[Path], step: int, name: str | None = None) -> None:
-    """Pass pictures to the loggers that take images; ``name`` is that of all, by default that of each file."""
+    """Pass pictures to the loggers that take images, under one ``name`` or, by default, that of each file."""
     for logger in loggers:
         call = next((CALLS[cls.__name__] for cls in type(logger).__mro__ if cls.__name__ in CALLS), None)
         for path in paths if call is not None else ():

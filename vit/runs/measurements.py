@@ -24,7 +24,7 @@ class Measurements:
         self.clock = now
 
     def skip_pause(self) -> None:
-        """Leave the time since the last batch, such as that of a validation, out of the training speed."""
+        """Leave the time since the last batch, such as that for a validation, out of the training speed."""
         self.last_batch_end = time.monotonic()
 
     def count_batch(self, images: int, flop_per_image: int) -> None:

@@ -7,9 +7,9 @@ from vit.inference import optimize
 
 
 class OptimizedNetwork(Callback):
-    """Let a program of ``vit.optimize`` compute the logits of a test, a validation or a prediction.
+    """Computes the logits of a test, a validation or a prediction by a program of ``vit.optimize``.
 
-    The network is itself again when the images are done: pictures of attention need its layers.
+    The network is restored after the last image, because pictures of attention need its layers.
 
     Args:
         dtype: Name of the type in which the program computes, such as "bfloat16".
@@ -19,13 +19,13 @@ class OptimizedNetwork(Callback):
         self.dtype: torch.dtype = getattr(torch, dtype)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the program, and say in one line how close it is to the network.
+        """Make the program, and print a line that says how close it is to the network.
 
         Raises:
             ValueError: If the network cannot be optimised.
         """
         program = optimize(pl_module.network, self.dtype)
-        pl_module.network.forward = program.forward  # a module would not take the place of a method
+        pl_module.network.forward = program.forward  # a module would become a submodule instead
         print(f"optimised: {program.extra_repr()}", flush=True)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""A table of the test images of several runs: what each run predicted of the images that it was not trained on."""
+"""A table of the test images of several runs: what each run predicted for the images that it was not trained on."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +11,8 @@ from vit.support.printable import csv_text
 def write_out_of_fold(path: Path, runs: Mapping[Member, Path], groups: Mapping[str, str]) -> int:
     """Write the rows of the test images of all runs as a CSV file, and return their number.
 
-    The columns are the file, its group if there are ``groups``, the fold if there are folds, the seed, and then what is
-    true and what is predicted. Runs of an objective that has no such table add no rows.
+    The columns are the file, its group if there are ``groups``, the fold if there are folds, the seed, and then the
+    truth and the predictions. Runs of an objective without a table of test images add no rows.
     """
     written = {csv_text(file): group for file, group in groups.items()}
     rows = []

@@ -13,17 +13,17 @@ SEED = 0
 
 
 def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
-    """Replace the images that ``limit_val_batches`` and ``limit_test_batches`` leave by an even part of all images.
+    """Apply ``limit_val_batches`` and ``limit_test_batches`` by drawing that many images evenly over the classes.
 
-    Lightning would take the first ones, which in many data sets are of the first classes. A second call does nothing,
+    Lightning would take the first images, which in many data sets are of the first classes. A second call does nothing,
     as no limit is left.
 
     Returns:
-        For "val" and "test" the number of ``images`` that are left, and the number that they are a part ``of``;
-        without the splits that are whole.
+        For "val" and "test" the number of ``images`` that are drawn, and the number that they are drawn ``of``. Splits
+        that stay whole are missing.
     """
     data, parts = trainer.datamodule, {}
-    if is_brought(data):  # whose loaders Lightning stops after their first batches
+    if is_brought(data):  # Lightning stops the user's own loaders after their first batches
         return parts
     for split in ("val", "test"):
         limit = getattr(trainer, f"limit_{split}_batches")
@@ -53,7 +53,7 @@ def even_part(labels: Tensor, count: int) -> Tensor:
 
 
 def part_in_words(part: dict[str, int], split: str) -> str:
-    """Return what a part is in words.
+    """Describe a part in words.
 
     >>> part_in_words({"images": 200, "of": 10_000}, "test")
     '200 of 10,000 test images'

@@ -1,7 +1,7 @@
 """What a training will take: operations, memory and time, computed by steps on tensors that have no memory.
 
 PyTorch's FakeTensorMode runs a model on tensors of the meta device: shapes, types and lifetimes are those of a real
-step, and no number is computed.
+step, but no number is computed.
 """
 
 import math
@@ -24,7 +24,7 @@ from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
 from vit.training.freezing import freeze_blocks
 
-BATCHES = (4, 5)  # sizes of the batches that are counted: memory is a line in the size
+BATCHES = (4, 5)  # batch sizes that are measured: memory is linear in the batch size
 DTYPES = {
     "32-true": (torch.float32, None),
     "bf16-mixed": (torch.float32, torch.bfloat16),
@@ -32,7 +32,7 @@ DTYPES = {
     "bf16-true": (torch.bfloat16, None),
     "16-true": (torch.float16, None),
 }
-"""Types of the weights, and of the products if these are others, by the name of a precision."""
+"""By the name of a precision: the type of the weights, and that of the products if it differs."""
 LESS_MEMORY = "take --model.grad_checkpointing true, --trainer.strategy fsdp2, a smaller model, or a larger --memory"
 
 
@@ -75,16 +75,16 @@ class Plan:
     moments: tuple[Line, ...]
 
     def memory(self, batch: int) -> float:
-        """Return the most bytes that are alive at one moment of a step."""
+        """Return the largest number of bytes that are alive at one moment of a step."""
         return max(moment.at(batch) for moment in self.moments)
 
     def activations(self, batch: int) -> float:
-        """Return the bytes of that moment that are no weights, gradients or averages."""
+        """Return the bytes at that moment without weights, gradients, averages and exchange."""
         kept = self.weights + self.gradients + self.optimizer + self.average + self.exchanged
         return max(0.0, self.memory(batch) - kept)
 
     def largest_batch(self, memory: float) -> int:
-        """Return the largest batch of a device whose memory has so many bytes, a tenth of which stays free.
+        """Return the largest batch of a device with this many bytes of memory, a tenth of which stays free.
 
         Raises:
             ValueError: If not even one image fits.
@@ -99,9 +99,9 @@ class Plan:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of the tensors that are alive, after each one that is made.
+    """Counts the bytes of the tensors that are alive, each time one is made.
 
-    Values are not known: a number that is read is 0, a condition is true, and a mask chooses everything.
+    Values are not known: a number that is read is 0, a condition is true, and a mask selects everything.
 
     >>> with FakeTensorMode(), LiveMemory() as memory:
     ...     kept = torch.zeros(3, 5)
@@ -129,7 +129,7 @@ class LiveMemory(TorchDispatchMode):
         self.total -= self.alive.pop(key)[0]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and count what it made."""
+        """Run an operation, and count the tensors that it makes."""
         aten = torch.ops.aten
         if func is aten._local_scalar_dense.default:
             return args[0].dtype == torch.bool
@@ -145,7 +145,7 @@ class LiveMemory(TorchDispatchMode):
 
 
 def _as_numbers(index: Tensor | None) -> list[Tensor | None]:
-    """Return an index, or for a mask the places of all its entries, one index for each of its axes."""
+    """Return an index as it is; for a mask, return for each axis an index of all its entries."""
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
     return [index.new_empty(index.numel(), dtype=torch.long) for _ in range(index.ndim)]
@@ -154,26 +154,26 @@ def _as_numbers(index: Tensor | None) -> list[Tensor | None]:
 def plan_training(
     module: Objective, precision: str, *, devices: int = 1, strategy: str = "auto", on_gpu: bool = True
 ) -> Plan:
-    """Return what a training takes on each of some devices.
+    """Return what a training takes on each device.
 
     Weights, gradients, averages and activations are those of a step of the module's own loss and optimiser. DDP keeps
-    the gradients twice, in buckets that it exchanges. FSDP2 keeps one part of weights, gradients and averages on each
-    device, and for the time of their use two whole blocks with their gradients.
+    the gradients a second time, in buckets that it exchanges. FSDP2 keeps a part of weights, gradients and averages on
+    each device and, while they are used, two whole blocks with their gradients.
 
     Args:
         module: An objective that was built on the meta device.
         precision: A key of DTYPES.
         devices: Number of devices that train together.
-        strategy: "fsdp2" shards; with any other one, each device keeps all.
-        on_gpu: Whether attention runs by the kernels of GPUs.
+        strategy: "fsdp2" shards; with any other strategy, each device keeps all.
+        on_gpu: Whether attention uses the kernels of GPUs.
 
     Raises:
-        ValueError: If the precision has no plan, or the module's loss depends on values in a way that is not known.
+        ValueError: If the precision is not in DTYPES, or the module's loss reads values, which a plan does not have.
     """
     if precision not in DTYPES:
         raise ValueError(f"precision {precision!r} has no plan: take one of {', '.join(DTYPES)}")
     weight_type, product_type = DTYPES[precision]
-    if on_gpu:  # of the same size, and a CPU has an attention of its own for bfloat16
+    if on_gpu:  # float16 has the same size, and CPUs have an attention of their own for bfloat16
         weight_type, product_type = (torch.float16 if kind is torch.bfloat16 else kind for kind in DTYPES[precision])
     if (count := module.hparams.get("freeze")) is not None:
         freeze_blocks(module.network, count)
@@ -215,8 +215,8 @@ def plan_training(
 
 
 def _as_if_on_cpu(module: Objective, dtype: torch.dtype) -> None:
-    """Put fake tensors, which say that they are on a CPU, in the place of those on the meta device."""
-    module._device = torch.device("cpu")  # of Lightning, whose own way would move the tensors
+    """Replace the tensors on the meta device by fake tensors that claim to be on a CPU."""
+    module._device = torch.device("cpu")  # set directly, as Lightning's own method would move the tensors
     made: dict[Tensor, Tensor] = {}  # modules may share a parameter
     for part in module.modules():
         for name, old in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
@@ -233,13 +233,13 @@ def _phases(module: Objective) -> list[tuple[float, float | None]]:
 
 
 def _leave_out_values(module: Objective) -> None:
-    """Let views be empty: how they are cut depends on random numbers, which there are not."""
+    """Let views be empty tensors: cutting them would read random numbers, which a plan does not have."""
     if views := getattr(module, "views", None):
         views._view = lambda images, scale, size: images.new_empty(*images.shape[:2], *size)
 
 
 def _batch(module: Objective, count: int) -> tuple[Tensor, Tensor]:
-    """Return images, and numbers of classes or, if the data has texts, tokens."""
+    """Return images and their labels: class numbers, or tokens if the data has texts."""
     hp = module.hparams
     images = torch.zeros(count, hp.get("in_channels", 3), *to_pair(hp.get("image_size", 32)), dtype=torch.uint8)
     shape = (count, hp.max_length + 2) if "max_length" in module.from_data else (count,)
@@ -247,9 +247,9 @@ def _batch(module: Objective, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _step_bytes(module: Objective, product_type: torch.dtype | None, batch: int) -> tuple[list[int], int]:
-    """Return the bytes that are alive after each tensor that a step makes, and those of the optimiser.
+    """Return the bytes that are alive after each tensor that a step makes, and the bytes of the optimiser.
 
-    Gradients of the step before are there, and the optimiser has its averages.
+    The gradients of the previous step are there, and so are the averages of the optimiser.
     """
     module.train()
     optimizer = _optimizer_of(module)
@@ -273,7 +273,7 @@ def _step_bytes(module: Objective, product_type: torch.dtype | None, batch: int)
 
 
 def _optimizer_of(module: Objective) -> torch.optim.Optimizer:
-    """Return the optimiser of a module, in whichever form of Lightning its method gives it."""
+    """Return the optimiser of a module from whichever of Lightning's forms its method returns."""
     found = module.configure_optimizers()
     if isinstance(found, list | tuple):
         found = found[0]
@@ -283,8 +283,8 @@ def _optimizer_of(module: Objective) -> torch.optim.Optimizer:
 
 
 def _lines(first: list[int], second: list[int]) -> list[Line]:
-    """Return the moments of a step as lines in the batch, by their bytes at two sizes; of each slope the highest."""
-    if len(first) != len(second):  # the step depends on the batch: its largest moment alone is known
+    """Return the moments of a step as lines in the batch, from their bytes at two sizes; the highest of each slope."""
+    if len(first) != len(second):  # the step depends on the batch: only its largest moment is known
         first, second = [max(first)], [max(second)]
     small, large = BATCHES
     highest: dict[float, float] = {}
@@ -295,7 +295,7 @@ def _lines(first: list[int], second: list[int]) -> list[Line]:
 
 
 def _flop(module: Objective) -> float:
-    """Return the operations of the passes over an image, in matrix products: backward as well if the module trains."""
+    """Return the operations per image in matrix products, with those of the backward pass if the module trains."""
     # Eager and unfused, as compiled blocks and some fused kernels hide their products.
     with (
         torch.compiler.set_stance("force_eager"),
@@ -311,7 +311,7 @@ def _flop(module: Objective) -> float:
 
 
 def _whole_blocks(network: nn.Module) -> int:
-    """Return the bytes of the weights that FSDP2 has whole at one time: two blocks, and what is in no block."""
+    """Return the bytes of the weights that FSDP2 holds whole at one time: two blocks, and all outside of blocks."""
     blocks = [module for module in network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
     sizes = [_nbytes([*block.parameters()]) for block in blocks]
     return _nbytes([*network.parameters()]) - sum(sizes) + sum(sorted(sizes)[-2:])

@@ -20,15 +20,15 @@ from vit.support.printable import csv_text, printable
 
 
 class PredictionWriter(Callback):
-    """Write one row per image, its file and what the module says of it, and print the unreadable files.
+    """Write one row per image, with its file and its prediction, and print the unreadable files.
 
     Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced
     without ``overwrite``. The same prediction, started again after a kill, keeps the rows of the partial file.
 
     Args:
         path: The file.
-        is_typed: Whether the user chose the path; else a number is added to the name if the file exists.
-        key: Names what is predicted by which weights, so that no file mixes two predictions.
+        is_typed: Whether the user chose the path; if not, a number is added to the name if the file exists.
+        key: Identifies the images, the weights and the settings, so that no file mixes two predictions.
         columns: Columns after the file, as the module's ``prediction_rows`` fills them.
         overwrite: Whether a chosen file that exists is replaced.
 
@@ -112,7 +112,7 @@ class PredictionWriter(Callback):
         print(f"{self.rows} predictions{of_test} in {printable(str(path))}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Say how to continue."""
+        """Print how to continue."""
         self._release()
         if self.partial.exists():
             print(
@@ -124,7 +124,7 @@ class PredictionWriter(Callback):
             csv.DictWriter(file, self.columns).writerows(rows)
 
     def _gives(self, path: Path) -> bool:
-        """Give the file a name unless another prediction has it, in one step that a kill cannot cut in two."""
+        """Give the file a name unless that is taken; with hard links, in one step that a kill cannot split."""
         if self.overwrite:
             self.partial.replace(path)
             return True
@@ -158,6 +158,6 @@ def _complete_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _take(counted: Counter[str], name: str) -> bool:
-    """Take one of what is counted; two files may have the same name in the table."""
+    """Take one from a counter, and return whether it was there; two files may have the same name in the table."""
     counted[name] -= 1
     return counted[name] >= 0

@@ -1,4 +1,4 @@
-"""Signals of a cluster: a training that has to make room leaves a checkpoint, from which the next start goes on."""
+"""Signals of a cluster: a training that has to make room leaves a checkpoint, from which the next start continues."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 STOP, REQUEUE = 1, 2
-EVERY = 4  # batches, after which processes agree: the host waits for the device then
+EVERY = 4  # batches from one agreement of the processes to the next: each makes the host wait for the device
 
 
 class Preemption(Checkpoint):
@@ -31,9 +31,9 @@ class Preemption(Checkpoint):
         self.asked = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the signals for which Lightning registers.
+        """Replace Lightning's handlers of the signals.
 
-        Its own functions send in the middle of a step what no other process waits for, and save beside no run.
+        These would communicate in the middle of a step, when no other process expects it, and save outside of the run.
         """
         signals = trainer._signal_connector
         signals._sigterm_notifier_fn = lambda *_: self._note(trainer, STOP)
@@ -41,13 +41,13 @@ class Preemption(Checkpoint):
 
     def _note(self, trainer: Trainer, asked: int) -> None:
         self.asked = max(self.asked, asked)
-        if trainer.state.fn != TrainerFn.FITTING:  # but the test after it: the training has left its checkpoint
+        if trainer.state.fn != TrainerFn.FITTING:  # the test after the training, which has left its checkpoint
             self._stop(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Stop if a signal came, unless gradients add up or a validation follows: a resumed run would omit them."""
+        """Stop if a signal came, unless gradients accumulate or a validation is due: a resumed run would skip these."""
         is_pending = trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches
         is_due = trainer.world_size == 1 or (trainer.fit_loop.total_batch_idx + 1) % EVERY == 0
         if is_due and self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
@@ -55,12 +55,12 @@ class Preemption(Checkpoint):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop before the test if a signal came in the last step or after it, which has left its checkpoint."""
+        """Stop before the test if a signal came in the last step or later; the training has left its checkpoint."""
         if self._agree(trainer):
             self._stop(trainer)
 
     def _agree(self, trainer: Trainer) -> bool:
-        """Note what any of the processes was asked, and return whether it is something."""
+        """Share the signals among the processes, and return whether one of them got any."""
         if trainer.world_size > 1:
             asked = torch.tensor(self.asked, device=trainer.strategy.root_device)
             self.asked = int(trainer.strategy.reduce(asked, reduce_op="max"))

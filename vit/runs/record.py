@@ -41,7 +41,7 @@ class RunRecord(Callback):
         self.measurements = Measurements()
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
-        self.is_first = True  # step of this process
+        self.is_first = True  # until the first step of this process is done
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Draw the parts of images that are measured, and write ``config.yaml``.
@@ -134,7 +134,7 @@ class RunRecord(Callback):
         self.measurements.history[split].append({"epoch": epoch, "step": trainer.global_step, **values})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write ``results.json``, and print why an early stopping stopped."""
+        """Write ``results.json``, and print why the training was stopped early, if it was."""
         self.measurements.update_seconds()
         self.write_results(trainer, pl_module)
         print_stop(trainer)
@@ -145,7 +145,7 @@ class RunRecord(Callback):
         self.write_results(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Write the results so far of a training, and print how to resume it; the test at its end is a part of it."""
+        """Write the results so far of a stopped training, and print how to resume it, also from the test at its end."""
         if not self.measurements.measured["images"]:
             return
         if trainer.state.fn == TrainerFn.FITTING:
@@ -162,7 +162,7 @@ class RunRecord(Callback):
         if trainer.fast_dev_run:
             return
         scores = None
-        if pl_module.evaluation is not None and "stopped" not in ending:  # which may have cut an evaluation short
+        if pl_module.evaluation is not None and "stopped" not in ending:  # a stop may have cut an evaluation short
             scores = pl_module.scores()
             train, classes = self.measurements.history["train"], getattr(trainer.datamodule, "num_classes", 0)
             trained = self.measurements.measured["images"]

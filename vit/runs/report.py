@@ -25,8 +25,8 @@ CURVES = Picture("curves", "Training", "Loss, the monitored score and the learni
 def write_report(folder: Path) -> Path:
     """Write ``report.html`` into the folder of a run or of an evaluation, and return its path.
 
-    The page shows what it finds in that folder: ``results.json``, ``config.yaml`` and the pictures. What is missing,
-    as in a run that was stopped, leaves out its section.
+    The page shows what it finds in that folder: ``results.json``, ``config.yaml`` and the pictures. If something is
+    missing, as after a run that was stopped, its section is left out.
     """
     path = folder / "report.html"
     with replacing(path) as unfinished:
@@ -58,12 +58,12 @@ def render_report(folder: Path) -> str:
 
 
 def places_in(path: Path, picture: Picture) -> list[list[float]]:
-    """Return where the photographs of a picture are, as shares of its size; [] if it has none, or does not say."""
+    """Return where the photographs of a picture are, as shares of its size; [] if it has none, or this is unknown."""
     return photographs_in(path) if picture.has_photographs else []
 
 
 def subtitle(results: dict[str, Any], folder: Path) -> list[str]:
-    """Return the data, the date, the duration and the folder of a run, those that are known."""
+    """Return the data, the date, the duration and the folder of a run, as far as they are known."""
     date, seconds = results.get("date"), results.get("seconds")
     return [
         *([results["data"]] if results.get("data") else []),
@@ -128,7 +128,7 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
 
 def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the name and the value of what is known of how a run was made."""
+    """Return name and value of each known fact about how a run was made."""
     speed, flop, devices = (results.get(name) for name in ("images_per_second", "petaflop", "devices"))
     known = {
         "Parameters": _grouped(results.get("parameters")),
@@ -160,7 +160,7 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     found = [("Repeat", results["command"])] if results.get("command") else []
     if results.get("stopped") and "last" in saved:
         found.append(("Resume", _command("fit", saved["last"])))
-    # The weights that the scores are of, where that is known. An evaluation has no checkpoints of its own.
+    # Name the weights that were scored, if these are known. An evaluation has no checkpoints of its own.
     evaluated = results.get("checkpoint")
     scored = saved.get(results.get("test_weights"), next(iter(saved.values()), None))
     if scored and not evaluated:

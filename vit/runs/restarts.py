@@ -1,13 +1,13 @@
-"""Restarts by torchrun: processes that are started again meet at a place of their own."""
+"""Restarts by torchrun: restarted processes connect at a new port."""
 
 import os
 
 
 def meet_anew() -> None:
-    """Let processes that torchrun has started again meet at another port than the first ones.
+    """Let processes that torchrun has restarted connect at another port than the first ones.
 
-    torchrun's own store outlives a restart, with the addresses of the processes that are gone, which the new ones would
-    try to reach (torch 2.14).
+    torchrun's own store outlives a restart. It keeps the addresses of the old processes, which the new ones would try
+    to reach (torch 2.14).
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if restarts:

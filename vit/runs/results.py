@@ -80,13 +80,13 @@ def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
 
 
 def objective_of(results: Mapping[str, Any]) -> type[Objective]:
-    """Return the objective of a run; the default one if the results do not tell, or name a class that is not here."""
+    """Return the objective of a run; the default one if the results name none, or a class that is not imported."""
     name = results.get("objective")
     return OBJECTIVES.get(name) or _brought(name, Objective) or DEFAULT
 
 
 def _brought(name: str | None, base: type[Objective]) -> type[Objective] | None:
-    """Return the class that a user brought along and this process has imported; None if there is none."""
+    """Return the user's own class of this name, if this process has imported it; else None."""
     below = base.__subclasses__()
     return next((cls for cls in below if cls.__name__ == name), None) or next(
         filter(None, (_brought(name, cls) for cls in below)), None
@@ -99,9 +99,9 @@ def in_terminal(score: Score, value: float) -> str:
 
 
 def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, str | None]:
-    """Return the file of the weights that were tested, and its SHA-256; nothing if no test has given a ``score``.
+    """Return the file of the weights that were tested, and its SHA-256; {} if no test has given a ``score``.
 
-    The SHA-256 is None for weights that are no single file, such as those of the package and of a folder.
+    The SHA-256 is None for weights that are not a single file, such as packaged ones or a folder.
     """
     if results.get(score) is None:
         return {}

@@ -27,7 +27,7 @@ class RunPictures(Callback):
         self._draw_curves(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Draw the last validation of a training, unless a test follows; EMA put the average in place in on_fit_end."""
+        """Draw the last validation of a training, unless a test follows; EMA weights are in place since on_fit_end."""
         data = trainer.datamodule
         is_last = not (has_split(data, "test") and trainer.limit_test_batches)
         if stage == "fit" and has_split(data, "val") and is_last:

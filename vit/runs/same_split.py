@@ -10,7 +10,7 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from vit.data.labelled_files import tell
 from vit.data.module import ImageDataModule
 
-SPLIT = "split"  # in a checkpoint
+SPLIT = "split"  # its key in a checkpoint
 CHANGED = (
     "note: the split has changed since the training, so {} images may include images that the model was trained on: "
     "keep the files, and --data.val_fraction, test_fraction, folds and fold, as they were"
@@ -18,10 +18,10 @@ CHANGED = (
 
 
 class SameSplit(Callback):
-    """Says if images that are evaluated may be ones that the model was trained on.
+    """Prints a note if evaluated images may be among those that the model was trained on.
 
-    Images that were added to a folder, or another ``val_fraction`` or ``fold``, change which images are held out. Other
-    data than those of the training are not compared.
+    New images in a folder, or another ``val_fraction`` or ``fold``, change which images are held out. If the data are
+    not those of the training, nothing is compared.
 
     Args:
         facts: What is known of the run, to which "same_split" is added if the split has changed.
@@ -29,7 +29,7 @@ class SameSplit(Callback):
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
-        self.before: Mapping[str, int] | None = None  # of the training that is evaluated or continued
+        self.before: Mapping[str, int] | None = None  # the split of the training that is evaluated or continued
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Compare the images of an evaluation."""
@@ -56,7 +56,7 @@ class SameSplit(Callback):
 
 
 def describe_split(data: LightningDataModule | None) -> dict[str, int] | None:
-    """Return a number for the place of the data, and one for the images of each split; None of other data modules."""
+    """Return a checksum of the place of the data, and one of the images of each split; None if these are unknown."""
     if not isinstance(data, ImageDataModule):
         return None
     root = getattr(data, "root", None)

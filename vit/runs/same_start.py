@@ -8,9 +8,9 @@ from lightning import Callback, LightningModule, Trainer
 class SameStart(Callback):
     """Compares the checkpoints that the processes have found, before one of them is read.
 
-    Each process looks for itself, before the processes are connected: torchrun keeps what was agreed before a restart,
-    and a process that starts first would take that. On one file system all find the same, unless one is slow to show
-    what another machine wrote.
+    Each process searches on its own, before the processes are connected: torchrun keeps what was agreed before a
+    restart, and a process that starts first would take that. On a shared file system all processes find the same
+    checkpoint, unless a machine is slow to see what another machine wrote.
 
     Args:
         checkpoint: The checkpoint that this process has found; None if there is none.

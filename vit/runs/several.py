@@ -11,7 +11,7 @@ import yaml
 from vit.runs.results import read_results
 from vit.support.files import replacing
 
-# What differs between the configs of runs of one training.
+# Options that differ between the runs of one training.
 OF_EACH_RUN = ("config", "ckpt_path", "experiment", "seed_everything")
 
 
@@ -37,7 +37,7 @@ class Member:
 
 
 def common_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config says of all runs of a training: all but the fold, the seed, and what is resumed."""
+    """Return the settings that all runs of a training share: all but fold, seed, experiment and checkpoint."""
     data = dict(config.get("data") or {})
     data["init_args"] = {k: value for k, value in data.get("init_args", {}).items() if k not in ("fold", "seed")}
     return {name: value for name, value in config.items() if name not in OF_EACH_RUN} | {"data": data}
@@ -65,7 +65,7 @@ def _version(folder: Path) -> str:
 
 
 def _noted_by_runs(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common settings but the precision, which a run notes if it chose it, and weights to start from."""
+    """Return the common settings without the precision, which a run may have chosen, and the weights to start from."""
     settings = common_settings(config)
     model, trainer = (dict(settings.get(name) or {}) for name in ("model", "trainer"))
     model["init_args"] = {k: value for k, value in model.get("init_args", {}).items() if k != "init_from"}
@@ -96,7 +96,7 @@ def claim_experiment(folder: Path, config: Mapping[str, Any], data: Any) -> None
         ValueError: If the folder has other runs.
     """
     path, remedy = folder / "config.yaml", "choose another name by --experiment"
-    named = [getattr(data, name, None) for name in ("splits", "groups")]  # of files
+    named = [getattr(data, name, None) for name in ("splits", "groups")]  # files, labels and groups
     noted = {"images": f"{zlib.crc32(repr(named).encode()):08x}", "fit": dict(config)}
     has_runs = any(folder.glob("version_*"))
     if has_runs and not path.exists():

@@ -1,4 +1,4 @@
-"""The images of a run by their split: those of our data modules, or what the loaders of another one tell."""
+"""The images of a run by split, from our data modules or from a user's own loaders."""
 
 from collections.abc import Sized
 from functools import cached_property
@@ -15,11 +15,11 @@ from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
 from vit.data.split import Stage
 
-SAMPLE = 512  # images among which pictures find some of each class
+SAMPLE = 512  # images in which we look for some of each class, for pictures
 
 
 class LoadedImages:
-    """Images of a loader that a user brings along, read as an ``ImageSet`` is read to draw pictures.
+    """Images of a user's own loader, with the methods of ``ImageSet`` that drawing pictures needs.
 
     Args:
         loader: The loader.
@@ -42,7 +42,7 @@ class LoadedImages:
         return self.decode(torch.arange(min(SAMPLE, self.count or 0)))[1]
 
     def name(self, index: int) -> str:
-        """Return the number of an image in the split: its file is not known."""
+        """Return the number of an image in the split, as its file is not known."""
         return str(index)
 
     def decode(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class LoadedImages:
 
 
 def splits_of(trainer: Trainer) -> dict[Stage, ImageSet | LoadedImages]:
-    """Return the splits of the data of a trainer: of other modules than ours, those whose loaders it has made."""
+    """Return the splits of a trainer's data; of a user's own data, those whose loaders the trainer has made."""
     if not is_brought(trainer.datamodule):
         return trainer.datamodule.sets
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
@@ -80,12 +80,12 @@ def count_images(images: ImageSet | LoadedImages) -> int | None:
 
 
 def is_brought(data: Any) -> bool:
-    """Return whether the data are loaders that a user brought along, in a data module or without one."""
+    """Return whether the data are a user's own loaders, in a data module or without one."""
     return data is None or (isinstance(data, LightningDataModule) and not isinstance(data, ImageDataModule))
 
 
 def has_split(data: LightningDataModule, stage: Stage) -> bool:
-    """Return whether a data module has a split, which ours know after ``setup``."""
+    """Return whether a data module has a split; our own modules know that after ``setup``."""
     if not is_brought(data):
         return stage in data.sets
     return is_overridden(f"{stage}_dataloader", data)

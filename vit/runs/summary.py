@@ -22,7 +22,7 @@ def write_summary(folder: Path, runs: Mapping[Member, Path], facts: Mapping[str,
     Args:
         folder: The folder.
         runs: The folder of each run.
-        facts: What is known beside the results of the runs, such as the command.
+        facts: What is known besides the results of the runs, such as the command.
 
     Returns:
         The scores as a table.

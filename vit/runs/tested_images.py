@@ -13,14 +13,14 @@ from vit.support.files import replacing
 from vit.support.printable import csv_text
 
 TEST_IMAGES = "test_images.csv"
-UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # also for names of files that are no text
+UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # names of files may be bytes that are not UTF-8
 
 
 class PerImageTable(Callback):
     """Write a row for each tested image, in the order of the data set: its file, and what the objective says of it.
 
-    The file is a path below the root of the data, or the number of an image in the split if it is of no file. The first
-    columns after it are the truth; then come those of ``predict``.
+    The file is a path below the root of the data, or the number of an image in the split if it has no file. The next
+    columns are the truth; then come those of ``predict``.
     """
 
     def __init__(self, record: RunRecord) -> None:

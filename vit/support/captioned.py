@@ -47,7 +47,7 @@ def draw_captioned(
     across = -(-len(images) // down) if images else across  # rows of about the same length
     size = across * width, TITLE + down * (height + caption)
     figure = Figure(figsize=size)
-    # One Axes for all images: the layout of one for each takes seconds.
+    # One Axes for all images: laying out one for each takes seconds.
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")
     axes.text(size[0] / 2, TITLE / 2, title if images else f"{title}: none", ha="center", va="center", fontsize=12)
@@ -93,5 +93,5 @@ def _width(name: str) -> int:
 
 
 def _first(name: str, width: int) -> str:
-    """Return the longest beginning of a name of at most a width."""
+    """Return the longest beginning of a name that has at most this width."""
     return next((name[:count] for count in range(len(name), 0, -1) if _width(name[:count]) <= width), "")

@@ -48,7 +48,7 @@ def check_non_negative(name: str, value: Any, remedy: str = "") -> None:
 
 
 def check_share(name: str, value: Any, remedy: str = "") -> None:
-    """Check that a value is a share of something that is never all of it: in [0, 1).
+    """Check that a value is a share of less than the whole: in [0, 1).
 
     >>> check_share("drop_path", 1, "0.1 is usual")
     Traceback (most recent call last):
@@ -61,7 +61,7 @@ def check_share(name: str, value: Any, remedy: str = "") -> None:
 
 
 def check_positive_share(name: str, value: Any, remedy: str = "") -> None:
-    """Check that a value is a share of something that is never none of it: in (0, 1].
+    """Check that a value is a share above 0: in (0, 1].
 
     Raises:
         ValueError: If it is not.

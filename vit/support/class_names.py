@@ -1,4 +1,4 @@
-"""Names of classes, given or not."""
+"""Names of classes: given, found, or made up."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from vit.support.printable import list_names, printable
 
 
 def name_classes(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
-    """The names in the order of the logits, as they can be shown; numbers if there are none.
+    """Return the names in the order of the logits, with unprintable characters escaped; numbers if there are none.
 
     >>> name_classes(None, 3), name_classes(["cat", "dog"], 2)
     (['0', '1', '2'], ['cat', 'dog'])
@@ -23,7 +23,7 @@ def name_classes(class_names: Sequence[str] | None, num_classes: int) -> list[st
 
 
 def match_classes(found: Iterable[str], known: Sequence[str] | None, place: object) -> list[str]:
-    """Return the names of the classes: those found, sorted, or those of a trained model, which all found ones must be.
+    """Return the names of the classes: those found, sorted, or those of a trained model, which must include all found.
 
     >>> match_classes({"dog", "cat"}, None, "photos"), match_classes({"dog"}, ["cat", "dog", "eel"], "photos")
     (['cat', 'dog'], ['cat', 'dog', 'eel'])

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, over nothing that a user did not give up, and the errors of writing."""
+"""Writes files whole or not at all, replaces none without the user's leave, and explains errors of writing."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 HOST = socket.gethostname()
-MOST_LETTERS = 40  # of the name of a file in that of its unfinished one; a name has at most 255 bytes
+MOST_LETTERS = 40  # of a file's name in the name of its unfinished file; a name has at most 255 bytes
 REMEDIES = {
     errno.EACCES: "name another place, or change its permissions",
     errno.EPERM: "name another place, or change its permissions",
@@ -34,7 +34,7 @@ class UnwritableError(OSError):
 
 
 def plain_message(error: BaseException) -> str:
-    """Return the message of an error; that of the operating system without its number, with its file and a remedy.
+    """Return the message of an error; for the operating system's, without its number, but with its file and a remedy.
 
     >>> plain_message(IsADirectoryError(21, "Is a directory", "photos"))
     'photos: is a directory: name a file'
@@ -74,13 +74,13 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
                 raise ValueError(f"{path} exists: add --overwrite, or name another file")
             places.setdefault(next(folder for folder in path.absolute().parents if folder.exists()), path)
     for folder, path in places.items():
-        # Tried, as permissions tell neither a full disk nor that nothing can be created below /proc.
+        # We try it, as permissions tell neither a full disk nor that nothing can be created below /proc.
         with writing(path), TemporaryFile(dir=folder):
             pass
 
 
 def unused_folder(name: str, overwrite: bool) -> Path:
-    """Return a folder for the outputs of a command, with a number behind its name where files are there already.
+    """Return a folder for the outputs of a command, with a number after its name if it has files already.
 
     >>> from tempfile import mkdtemp
     >>> folder = Path(mkdtemp())
@@ -101,7 +101,7 @@ def unused_folder(name: str, overwrite: bool) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; the file or folder written there takes the place of ``path`` at the end.
 
-    After an error, and after a kill, ``path`` is what it was before.
+    After an error or a kill, ``path`` is what it was before.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "results.json"
@@ -129,7 +129,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _replace_folder(path: Path, new: Path) -> None:
-    """Give a folder the place of another: for an instant, that one has the name of the previous one."""
+    """Put a folder in the place of another one, which is renamed to "previous" for an instant."""
     previous = path.with_stem(f"{path.stem}.previous")
     _delete(previous)
     if path.exists():
@@ -148,7 +148,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise the errors of the operating system as those of writing a file."""
+    """Turn errors of the operating system into an ``UnwritableError`` about a file."""
     try:
         yield
     except UnwritableError:
@@ -163,7 +163,7 @@ def cache_folder() -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Delete the unfinished files and folders below a folder whose process, on this machine, was killed."""
+    """Delete unfinished files and folders below a folder if the process that wrote them, on this machine, has ended."""
     for path in folder.rglob(f".*.{HOST}.*.unfinished"):
         process = path.name.split(".")[-2]
         if process.isdecimal() and not _is_running(int(process)):

@@ -16,32 +16,32 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE, which Windows lacks
 
 
 class Interrupts:
-    """The presses of Ctrl-C in a process: libraries turn the ``KeyboardInterrupt`` of one into other errors."""
+    """Handles Ctrl-C, and notes whether it came: libraries turn its ``KeyboardInterrupt`` into other errors."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.came = False
 
     def end_at_once(self, number: int, frame: FrameType | None) -> None:
-        """End the process from within any line: an import that is cut is nothing to tidy up."""
+        """End the process at any line: an import that is cut off leaves nothing to tidy up."""
         if os.getpid() == self.process and _is_first_process():  # a worker says nothing
-            os.write(2, f"{STOPPED}\n".encode())  # print cannot be cut and begun again
+            os.write(2, f"{STOPPED}\n".encode())  # print cannot be entered again while it is interrupted
         os._exit(INTERRUPTED)
 
     def raise_error(self, number: int, frame: FrameType | None) -> None:
-        """Raise ``KeyboardInterrupt``, so that files which are half-written are deleted."""
+        """Raise ``KeyboardInterrupt``, so that half-written files are deleted."""
         self.came = True
         raise KeyboardInterrupt
 
     def end_if_lost(self, ignored: Any) -> None:
-        """End the process where Python would ignore a ``KeyboardInterrupt``: in a destructor or a callback."""
+        """End the process if Python ignores a ``KeyboardInterrupt``, as it does in a destructor or a callback."""
         if issubclass(ignored.exc_type, KeyboardInterrupt):
             self.end_at_once(signal.SIGINT, None)
         sys.__unraisablehook__(ignored)
 
 
 def _is_first_process() -> bool:
-    """Whether this is the process that speaks, if several train together."""
+    """Whether this is the process that prints, if several train together."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
@@ -99,7 +99,7 @@ def _on_interrupt(handler: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet_output() -> Iterator[None]:
-    """Write what is printed before Python ends: there, Python would print a traceback if it could not."""
+    """Write all output before Python ends: at its end, Python would print a traceback if it could not."""
     try:
         yield
     except BrokenPipeError:
@@ -132,7 +132,7 @@ def _is_broken(stream: Any) -> bool:
 
 
 def _silence(stream: Any) -> None:
-    """Send what a stream still holds to nowhere."""
+    """Send what a stream still holds to the null device."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]], right: Collection[str] = ()) -> str:
-    """Rows of named cells as a Markdown table, padded so that its columns line up in a terminal, too.
+    """Return rows of named cells as a Markdown table, padded so that its columns line up in a terminal, too.
 
     >>> print(markdown_table([{"name": "rollout", "ms": "9"}, {"name": "center"}], right=["ms"]))
     | name    | ms |

@@ -18,7 +18,7 @@ from vit.support.words import Word, find_word
 def page_templates(*words: Mapping[str, Word]) -> Environment:
     """Return the templates of one page by their paths below ``vit``, such as "runs/report.html".
 
-    ``explained(label)`` of a template shows a label as a button that says what it means, by the first of these groups
+    In a template, ``explained(label)`` shows a label as a button that opens its meaning, from the first of these groups
     of words that has it.
     """
     templates = Environment(
@@ -36,7 +36,7 @@ class Explained:
         self.used: list[tuple[str, str, Word]] = []  # identifier, label, word
 
     def __call__(self, label: str, words: Mapping[str, Word] | None = None) -> str | Markup:
-        """Return a label as a button the first time that its word is on the page; else, or without a word, as it is.
+        """Return a label as a button if its word is on the page for the first time; else, or without a word, as it is.
 
         The word is one of ``words``, or else of the page's.
         """
@@ -52,7 +52,7 @@ BUTTON = Markup('<button type="button" class="word" popovertarget="{name}" aria-
 
 
 def _shown(value: Any) -> Any:
-    """Return what a template shows: of a text, no control characters, and no bytes that UTF-8 cannot hold."""
+    """Return a value as a template shows it: texts with control characters and non-UTF-8 bytes escaped."""
     return type(value)(printable(value, keep="\n\t")) if isinstance(value, str) else value
 
 

@@ -49,7 +49,7 @@ plot_style = matplotlib.rc_context(
 plain_text = matplotlib.rc_context({"text.parse_math": False})
 
 EVEN = 0.1791  # the luminance from which on black letters have more contrast than white ones, by WCAG
-PLACES = "photographs"  # the entry of a PNG file that says where they are
+PLACES = "photographs"  # the entry of a PNG file that says where its photographs are
 LAST_RESORT = "Last Resort"  # a font of boxes
 LEFT_TO_RIGHT = "\u200e"  # an invisible mark
 REGULAR = (400, "normal", "regular")  # weights
@@ -57,7 +57,7 @@ REGULAR = (400, "normal", "regular")  # weights
 
 @contextmanager
 def drawable(texts: Sequence[str]) -> Iterator[list[str]]:
-    r"""Yield texts as a picture can show them, and have it drawn in fonts that have their letters.
+    r"""Yield texts as a picture can show them; inside the block, it is drawn in fonts that have their letters.
 
     A letter that no installed font has is written as its number.
 
@@ -81,7 +81,7 @@ def _left_to_right(text: str) -> str:
 
 @lru_cache
 def fonts_with(letters: frozenset[str]) -> dict[str, frozenset[str]]:
-    """Return installed fonts that together have the most of these letters, and which each has; the best font first."""
+    """Return installed fonts that together have most of these letters, the best first, and the letters of each."""
     known: dict[str, frozenset[str]] = {}
     upright = [font for font in fontManager.ttflist if font.style == "normal" and font.weight in REGULAR]
     for font in upright if letters else ():
@@ -133,7 +133,7 @@ def photographs_in(picture: Path) -> list[list[float]]:
 
 
 def letters_on(color: Any) -> str:
-    """Return the colour of letters on a colour, "black" or "white": that of more contrast, which is at least 4.58.
+    """Return the colour of letters on a colour: "black" or "white", whichever has more contrast, at least 4.58.
 
     >>> letters_on("navy"), letters_on((0.26, 0.58, 0.76))
     ('white', 'black')

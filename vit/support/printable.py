@@ -1,4 +1,4 @@
-"""Text from outside, such as names of files and of classes, as a terminal, a page and a spreadsheet can show it."""
+"""Makes text from outside, such as names of files and of classes, safe for a terminal, a page and a spreadsheet."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -6,13 +6,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-HIDDEN = ("Cc", "Cs")  # control characters, and halves of characters: bytes of a name that are no text
+HIDDEN = ("Cc", "Cs")  # control characters, and surrogates, which stand for bytes of a name that are not text
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # they turn the letters after them around
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text with the characters that would act and not show as their numbers, but for those of ``keep``.
+    r"""Return a text with control characters and marks of direction as numbers, except for those in ``keep``.
 
     >>> print(printable("a cat\x1b[2J\udcff.png"))
     a cat\x1b[2J\udcff.png

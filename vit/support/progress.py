@@ -19,7 +19,7 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
     """Yield the items, and show on the terminal how many are done and how long the others will take.
 
     The line stands on standard error. It is erased at the end, and before the loop prints a line of its own. Without
-    a terminal, or with at most 3 items, there is none.
+    a terminal, or with at most 3 items, there is no line.
 
     >>> for image in progress(range(120), "images explained"):
     ...     pass

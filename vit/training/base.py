@@ -27,7 +27,7 @@ from vit.weights.checkpoint import upgrade
 
 
 class Objective(LightningModule, ABC):
-    """What a model is trained for: a network on images, its loss and its evaluation, which a subclass defines.
+    """The base of what a model is trained for. A subclass defines a network on images, its loss and its evaluation.
 
     A subclass describes itself by the class attributes below; runs, report and command line read nothing else. If its
     network has a Vision Transformer, it inherits from ``EncoderModule`` as well, which builds it. Otherwise it builds
@@ -36,8 +36,8 @@ class Objective(LightningModule, ABC):
     Args:
         lr: Peak learning rate.
         weight_decay: Decoupled weight decay of the weight matrices; biases, norms, tokens and positions have none.
-        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the others, which
-            reaches a higher accuracy in the same number of steps.
+        optimizer: AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest. Muon reaches
+            a higher accuracy in the same number of steps.
         betas: Decay of AdamW's averages of the gradient and of its square.
         warmup: Share of the training, in [0, 1), over which the learning rate rises from zero to its peak.
         decay: How the learning rate then falls to zero at the end of the training: along a cosine, linearly, or
@@ -126,10 +126,10 @@ class Objective(LightningModule, ABC):
         return self.evaluation.scores()
 
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
-        """Draw ``pictures`` of the last evaluation, which was of the images of a split, into a folder."""
+        """Draw ``pictures`` of the last evaluation, on the images of a split, into a folder."""
 
     def results(self, split: str) -> dict[str, Any]:
-        """Return what ``results.json`` has of the last evaluation, beside its scores."""
+        """Return what ``results.json`` holds of the last evaluation, besides its scores."""
         return {f"{split}_{self.monitor.name}": getattr(self.evaluation, self.monitor.name)}
 
     def about_encoder(self) -> dict[str, Any]:
@@ -137,15 +137,15 @@ class Objective(LightningModule, ABC):
         return {}
 
     def evaluated_rows(self) -> dict[int, dict[str, str]]:
-        """Return the row of each image of the last evaluation by its place in the data set, as for ``prediction_rows``.
+        """Return the row of each image of the last evaluation, by its place in the data set.
 
-        The columns begin with the truth, and those of ``prediction_columns`` follow; no rows write no table.
+        The first columns are the truth; those of ``prediction_columns`` follow. Without rows, no table is written.
         """
         return {}
 
     @classmethod
     def result_lines(cls, results: dict[str, Any]) -> list[str]:
-        """Return the lines that a run prints of its ``results.json``, beside those of the monitored score."""
+        """Return the lines that a run prints from its ``results.json``, besides those of the monitored score."""
         return []
 
     @classmethod
@@ -191,7 +191,7 @@ class Objective(LightningModule, ABC):
         """Return the moving average of the weights, if ``ema_decay`` asks for it.
 
         Raises:
-            ValueError: If a callback would thaw weights that the optimiser and the schedule know already.
+            ValueError: If a callback would unfreeze weights that the optimiser and the schedule know already.
         """
         callbacks = [] if self._trainer is None else self.trainer.callbacks
         if not hasattr(self, "backbone") and any(isinstance(each, BackboneFinetuning) for each in callbacks):
@@ -220,7 +220,7 @@ class Objective(LightningModule, ABC):
         self._reset_loss()
 
     def _apply_batch_transfer_handler(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Read the batches of other loaders; a data module's own on_after_batch_transfer would replace ours."""
+        """Convert batches of other loaders. Not in on_after_batch_transfer, which a data module may override."""
         return self.brought.take(super()._apply_batch_transfer_handler(batch, *args, **kwargs), self)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
@@ -254,7 +254,7 @@ class Objective(LightningModule, ABC):
         return self.mean_of_all((losses * counted).sum(), counted.sum().float())
 
     def mean_of_all(self, total: Tensor, count: Tensor) -> Tensor:
-        """Return a sum over the batch, divided by the mean count of all processes, which DDP makes the mean of all."""
+        """Return a sum over the batch, divided by the mean count of a process; DDP then averages over processes."""
         if self._trainer is not None:
             count = self.trainer.strategy.reduce(count, reduce_op="mean")
         return total / count
@@ -302,7 +302,7 @@ class Objective(LightningModule, ABC):
 
     @property
     def schedule(self) -> ProgressSchedule | None:
-        """The schedule by the progress of the training; None with an optimiser or a schedule of a user's own."""
+        """The schedule by the progress of the training; None if the user sets another optimiser or schedule."""
         schedulers = (config.scheduler for config in self.trainer.lr_scheduler_configs)
         return next((each for each in schedulers if isinstance(each, ProgressSchedule)), None)
 
@@ -313,7 +313,7 @@ class Objective(LightningModule, ABC):
         super().lr_scheduler_step(scheduler, metric)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Update the progress where Lightning steps no schedule of ours."""
+        """Update the progress if Lightning does not step our schedule."""
         if self.schedule is None or not self.automatic_optimization:
             self._update_progress()
             if self.schedule is not None:
@@ -323,13 +323,13 @@ class Objective(LightningModule, ABC):
         return learning_rate_factor(self.progress, self.hparams.warmup, self.hparams.decay)
 
     def _update_progress(self) -> None:
-        """Pass the progress to the schedule, and to the data, whose mixing may end early."""
+        """Update the progress, and pass it to the data, whose mixing may end early."""
         self.progress = self.length.progress(self.trainer.global_step, self.trainer.strategy)
         if self.data is not None:
             self.data.progress = self.progress
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the name of the class, which the command line builds again, and the encoder, which ``vit.load`` does."""
+        """Add the name of the class, for the command line, and the encoder's arguments, for ``vit.load``."""
         checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.brought.normalised}
         if self.length is not None:
             checkpoint["length"] = self.length.state_dict()
@@ -339,7 +339,7 @@ class Objective(LightningModule, ABC):
             checkpoint["encoder"] = {"prefix": f"{self.encoder}."} | about
 
     def note_choices(self, checkpoint: dict[str, Any]) -> bool:
-        """Put what the last validation has chosen into a checkpoint; return whether it chooses anything."""
+        """Put the choices of the last validation into a checkpoint; return whether there are any."""
         return False
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -348,12 +348,12 @@ class Objective(LightningModule, ABC):
         Raises:
             ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
         """
-        upgrade(checkpoint)  # of load_from_checkpoint, which reads the file by itself
+        upgrade(checkpoint)  # for load_from_checkpoint, which reads the file itself
         self.check_fits(checkpoint)
         self.take_notes(checkpoint)
         self.length_before = checkpoint.get("length")
         if self.hparams.ema_decay is None and self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
-            # The optimiser has trained these, and not their average. A sharded model has loaded them already.
+            # The state of the optimiser belongs to these, not to their average. A sharded model has them already.
             checkpoint.get("state_dict", {}).update(checkpoint.get("training_weights", {}))
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):
@@ -364,7 +364,7 @@ class Objective(LightningModule, ABC):
                 )
 
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
-        """Take what a checkpoint has beside the weights, where a test reads it; foreign weights have nothing."""
+        """Take what a test needs from a checkpoint besides the weights; foreign weights have nothing."""
         self.brought.normalised = checkpoint.get("normalised")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:

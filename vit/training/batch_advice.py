@@ -9,13 +9,13 @@ from torch import nn
 from vit.training.sharding import own_part
 
 FILLED = 0.9  # share of the memory that larger batches may fill
-MUCH = 0.5  # share of the memory of a computer, which others need, too
+MUCH = 0.5  # share of a computer's memory that a training may fill, as other programs need some, too
 
 
 def measure_memory(model: nn.Module, device: torch.device) -> tuple[int, int, int]:
     """Return the bytes of a step's activations, of what stays between steps, and of the memory of the device.
 
-    On a CPU, what stays is not told apart, and is 0.
+    On a CPU the first number counts everything, and what stays is 0.
     """
     if device.type == "cuda":
         weights = sum(own_part(each).nbytes for each in model.parameters())
@@ -34,7 +34,7 @@ def advise_batch(
     """Return a line about the batches that would fit; None if there is nothing to say.
 
     Activations grow with the batch. The learning rate of AdamW and Muon then grows by the square root of the factor, or
-    by the factor itself, the rule for SGD (Goyal et al. 2017): both are where to begin, and no result.
+    by the factor itself, the rule for SGD (Goyal et al. 2017). Both are starting points, not results.
 
     >>> advise_batch(
     ...     3 * 10**9, 10**8, 80 * 10**9, batch_size=128, most=50_000, lr=1e-3, has_own_memory=True
@@ -49,7 +49,7 @@ def advise_batch(
         batch_size: Images per step and device.
         most: Training images for each device.
         lr: The learning rate.
-        has_own_memory: Whether the memory is that of a GPU; of a computer's, only too much use is said.
+        has_own_memory: Whether the memory is that of a GPU. For a computer's memory, only too much use is reported.
     """
     used = f"memory: {(activations + stays) / 1e9:.1f} of {total / 1e9:.1f} GB with batches of {batch_size:,}"
     if not has_own_memory:

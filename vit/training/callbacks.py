@@ -25,9 +25,9 @@ class SeededSteps(Callback):
         self.generators = (torch.Generator(), torch.Generator())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of a resumed epoch as the loader does: another number of processes takes other batches.
+        """Count the batches of a resumed epoch as the loader does, as another number of processes has other batches.
 
-        A loader at the end of an epoch has served none of the next one, and Lightning counts all of the last one.
+        At the end of an epoch, the loader has served no batch of the next epoch, but Lightning counts all of the last.
         """
         loader, done = trainer.train_dataloader, trainer.fit_loop.epoch_loop.batch_progress.current
         if isinstance(loader, BatchLoader) and done.ready:
@@ -39,8 +39,8 @@ class SeededSteps(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pass the epoch to the loader: Lightning's is one too high after a resume from the end of an epoch.
 
-        Other loaders get generators of their own, one for the order of the images and one for their workers: from
-        torch's, a resumed run would draw otherwise.
+        Other loaders get their own generators, one for the order of the images and one for their workers. With torch's
+        global generator, a resumed run would draw other numbers.
         """
         loader, key = trainer.train_dataloader, (self.seed, trainer.current_epoch, trainer.global_rank)
         if isinstance(loader, BatchLoader):
@@ -74,7 +74,7 @@ class StopAtNaN(Callback):
     ) -> None:
         """Note the step if its loss is the first bad one."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if loss is None:  # of a training step that steps its optimisers itself
+        if loss is None:  # with manual optimisation
             return
         is_first = ~loss.detach().isfinite() & (self.first_bad_step < 0)
         self.first_bad_step = torch.where(is_first, trainer.global_step, self.first_bad_step)
@@ -123,7 +123,7 @@ class ImagesPerSecondBar(RichProgressBar):
         self.images_per_second = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note when the training began, and how much of it was done before."""
+        """Note the time of the start, and how much of the training was done before."""
         super().on_train_start(trainer, pl_module)
         self.start, self.done_before = time.monotonic(), pl_module.progress
 

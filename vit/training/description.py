@@ -1,11 +1,11 @@
-"""What an objective says of itself, for the console, the results and the report of a run."""
+"""Descriptions of an objective's scores, pictures and tables, for the console, the results and the report of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-NONE = "\u2013"  # written for what has no value
-SPACE = "\u00a0"  # at which no line is broken
+NONE = "\u2013"  # stands for a missing value
+SPACE = "\u00a0"  # does not break a line
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Score:
         better: Which values are better.
         unit: "%" for a share, which is written in per cent; "" for a number.
         note: What it is, in words.
-        is_of_images: Whether it is a share of independent images, so that it has an interval.
+        is_of_images: Whether it is a share of independent images, so that it has a confidence interval.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Score:
         return "max" if self.better == "higher" else "min"
 
     def text(self, value: float) -> str:
-        """Return a value as it is written."""
+        """Return a value as text."""
         return f"{100 * value:.2f}{SPACE}%" if self.unit else f"{value:.3f}"
 
 
@@ -51,7 +51,7 @@ class Picture:
         alt: What it shows, in words.
         place: Its place in the report: a row of its own, beside the tables, or beside the facts of the run.
         has_photographs: Whether it shows photographs, whose colours a dark page must not change.
-        note: What a reader has to know of it, written below it.
+        note: What a reader has to know about it, written below it.
     """
 
     name: str
@@ -89,7 +89,7 @@ def tenths(share: float | None) -> str:
 
 
 def number_or_none(value: Any) -> float | None:
-    """Return a number that JSON has: None in place of NaN, such as that of 0 / 0, and of infinity.
+    """Return a number that JSON can hold: None for NaN, such as 0 / 0, and for infinity.
 
     >>> import torch
     >>> number_or_none(torch.tensor(0.5)), number_or_none(torch.tensor(0.0) / 0)

@@ -17,8 +17,8 @@ from vit.training.initialization import Init, mimetic_attention
 class EncoderModule(LightningModule):
     """A module whose ``network`` is, or contains, a Vision Transformer.
 
-    An objective names it after ``Objective``, ``class ViTClassifier(Objective, EncoderModule)``, so that it has the
-    hyper-parameters of both.
+    An objective inherits from it after ``Objective``, ``class ViTClassifier(Objective, EncoderModule)``, so that it has
+    the hyper-parameters of both.
 
     Args:
         mean: Mean of each image channel, in [0, 1], which is subtracted from images; None is 0.5 for each.
@@ -50,7 +50,7 @@ class EncoderModule(LightningModule):
         return encoder
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return images, uint8 or float in [0, 1], less their mean, over their standard deviation: (B, C, H, W)."""
+        """Normalise images, uint8 or float in [0, 1], by ``mean`` and ``std``: (B, C, H, W)."""
         scale = 255.0 if images.dtype == torch.uint8 else 1.0
         return (images - self.mean * scale).div_(self.std * scale)
 
@@ -60,7 +60,7 @@ class EncoderModule(LightningModule):
 
 
 def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Return what to do about weights that do not fit, by the hyper-parameters of theirs and of this model.
+    """Return the remedy for weights that do not fit, from their hyper-parameters and those of this model.
 
     >>> remedy_of_misfit({"image_size": 32}, {"image_size": (8, 12)})
     'its images have (32, 32) pixels and these (8, 12): leave out --data.image_size, or take such'

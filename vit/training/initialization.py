@@ -24,8 +24,8 @@ def mimetic_attention(model: nn.Module) -> None:
     keys of a head are therefore the best factors of rank d of ``0.7 Z + 0.7 I``, and values and output those of rank D
     of ``0.4 Z - 0.4 I``, with Z normal of variance 1 / D. This is meant for sine-cosine positions.
 
-    The rows "Glorot instead of mimetic start" and "normal positions, Glorot start" of benchmarks/results/ablation.md
-    have the accuracy without it, whose difference may be chance, and with positions that are initialised as noise.
+    In benchmarks/results/ablation.md, the row "Glorot instead of mimetic start" has the accuracy without it; the
+    difference may be chance. In the row "normal positions, Glorot start" the positions start as noise, too.
 
     Raises:
         ValueError: If the attention has no projections, or shares them.

@@ -1,4 +1,4 @@
-"""Batches of loaders that users bring along, as objectives take them: images in [0, 1] or bytes, and labels."""
+"""Converts batches of users' own loaders for the objectives: images as bytes or in [0, 1], and labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,17 @@ OVERSHOOT = 0.25
 
 
 def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
-    """Return images (B, C, H, W) and labels of a batch: of a pair, a list, a dictionary or images alone.
+    """Return images (B, C, H, W) and labels of a batch, which is a pair, a list, a dictionary or images alone.
 
-    The images are the one tensor of four dimensions. The labels are the one other tensor with a row for each image, or
-    the one that is named as labels are. Images alone have None.
+    The images are the only tensor of four dimensions. The labels are the only other tensor with a row for each image,
+    or of several the one with a name of ``LABELS``. For images alone they are None.
 
     >>> images, labels = pair_of({"pixels": torch.zeros(2, 3, 8, 8), "y": torch.tensor([4, 5]), "id": ["a", "b"]})
     >>> images.shape, labels
     (torch.Size([2, 3, 8, 8]), tensor([4, 5]))
 
     Raises:
-        ValueError: If the batch does not tell which tensors are images and labels.
+        ValueError: If it is not clear which tensors are images and labels.
     """
     parts = (
         batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, list | tuple) else [batch]))
@@ -77,7 +77,7 @@ def check_labels_of_batch(labels: Tensor, num_classes: int) -> None:
 
 
 def one_class_each(labels: Tensor) -> Tensor:
-    """Return the class numbers, (B,), for rows with a 1 and zeros, (B, num_classes); other rows as they are.
+    """Return the class numbers, (B,), of one-hot rows (B, num_classes); other rows stay as they are.
 
     >>> one_class_each(torch.tensor([[0, 1, 0], [1, 0, 0]])), one_class_each(torch.tensor([[1.0, 1.0]]))
     (tensor([1, 0]), tensor([[1., 1.]]))
@@ -110,10 +110,10 @@ def are_normalised(images: Tensor) -> bool:
 
 
 class BroughtBatches:
-    """Reads the batches of loaders that users bring along. The first batch tells whether images are normalised.
+    """Reads the batches of users' own loaders. The first batch tells whether images are normalised.
 
-    Objectives normalise images by themselves, so that a trained model takes photographs. The normalisation of a loader
-    is therefore undone by the same mean and deviation, and what the model sees is what the loader gave.
+    Objectives normalise images themselves, so that a trained model takes photographs. The normalisation of a loader is
+    therefore undone with the same mean and deviation, and the model sees what the loader gave.
 
     Attributes:
         normalised: Whether the images are normalised; None before the first batch.
@@ -128,7 +128,7 @@ class BroughtBatches:
         """Return images, bytes or floats in [0, 1], and labels of a batch that is on its device.
 
         Raises:
-            ValueError: If a batch is none of images and labels, or the normalisation of images is not known.
+            ValueError: If images and labels cannot be told apart, or the normalisation of images is not known.
         """
         images, labels = pair_of(batch)
         is_first = self.normalised is None
@@ -137,7 +137,7 @@ class BroughtBatches:
         if labels is not None:
             labels = labels if labels.is_floating_point() else labels.long()
             num_classes = getattr(module.network, "num_classes", 0)
-            if num_classes and (is_first or labels.device.type == "cpu"):  # a look at a GPU waits for it
+            if num_classes and (is_first or labels.device.type == "cpu"):  # reading from a GPU waits for it
                 check_labels_of_batch(labels, num_classes)
             if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):
                 labels = one_class_each(labels)
@@ -163,10 +163,10 @@ class BroughtBatches:
         return plain, labels
 
     def take(self, batch: Any, module: Any) -> Any:
-        """Return a batch on its device as the objective takes it; those of our data modules, as they are.
+        """Return a batch on its device as the objective takes it; batches of our data modules stay as they are.
 
-        To predict, a batch has images, a name for each and messages, as ``UnsortedImages`` gives it. Images of other
-        data modules of ours are named by their file; those of other loaders are numbered.
+        For prediction, a batch has images, a name for each and messages, as from ``UnsortedImages``. In one process,
+        images of our other data modules are named by their file. All other images are numbered.
         """
         trainer = module._trainer
         if trainer is None or (isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[1], list)):
@@ -174,7 +174,7 @@ class BroughtBatches:
         data = trainer.datamodule
         if isinstance(data, ImageDataModule) and not data.normalised and not trainer.predicting:
             return batch
-        images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # which needs no labels
+        images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # to predict, no labels
         if not trainer.predicting:
             if labels is None:
                 raise ValueError("a batch has images and no labels: give pairs, or a dictionary with image and label")

@@ -61,7 +61,7 @@ class MuonAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Both share the groups and the state: schedules and checkpoints need one optimiser.
+        # AdamW shares our groups and state, as schedules and checkpoints need one optimiser.
         self.adamw.param_groups = [group for group in self.param_groups if not group["muon"]]
         self.adamw.state = self.state
         self.adamw.step()

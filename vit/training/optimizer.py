@@ -67,7 +67,7 @@ def _matrices_of_blocks(model: nn.Module) -> dict[str, int]:
             stacked.setdefault(f"{name}.weight", 1)
         if isinstance(module, MultiHeadAttention) and module.mechanism.projected and not module.tie_qkv:
             for fused, parts in (("qkv", module.split_dims), ("kv", module.split_dims[1:])):
-                # Parts of different heights, as of few key-value heads, are one matrix.
+                # Parts of different heights, as with few key-value heads, count as one matrix.
                 if hasattr(module, fused):
                     stacked[f"{name}.{fused}.weight"] = len(parts) if len(set(parts)) == 1 else 1
     return stacked

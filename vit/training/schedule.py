@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 Decay = Literal["cosine", "linear", "constant"]
-# What the command line sets in a parameter group; the optimiser's state is the rest.
+# Entries of a parameter group that the command line sets. The other entries are state of the optimiser.
 SETTINGS = ("initial_lr", "weight_decay", "betas")
 
 
@@ -32,29 +32,29 @@ def learning_rate_factor(progress: float, warmup: float, decay: Decay) -> float:
 
 
 class ProgressSchedule(LambdaLR):
-    """Learning rates by a factor that follows the progress of a training and not the number of steps.
+    """Scales learning rates by a factor that follows the progress of a training, not the number of steps.
 
     Args:
         optimizer: The optimiser, whose groups have their peak learning rates.
         factor: Returns the share of the peak; its argument is not used.
-        lr: The learning rate that those of the groups were made from.
+        lr: The learning rate from which those of the groups were computed.
     """
 
     def __init__(self, optimizer: Optimizer, factor: Callable[[int], float], lr: float) -> None:
         super().__init__(optimizer, factor)
         self.lr = lr
-        for group in optimizer.param_groups:  # the factor of step 0 is 0: an own schedule would begin and end there
+        for group in optimizer.param_groups:  # the warm-up has made it 0: a user's own schedule would start there
             group["lr"] = group["initial_lr"]
         self.settings = [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the settings: those of now are taken after a resume."""
+        """Return the state without the settings: after a resume, the current ones apply."""
         return {name: value for name, value in super().state_dict().items() if name not in ("lr", "settings")}
 
     def restore_settings(self, lr: float) -> None:
-        """Set the learning rates, weight decay and betas of now, even if a checkpoint brought back its own.
+        """Set the current learning rates, weight decay and betas, even if a checkpoint has brought back its own.
 
-        Those of the groups are scaled if ``lr`` was changed, as Lightning's LearningRateFinder does.
+        If ``lr`` was changed, as Lightning's LearningRateFinder does, the rates of the groups are scaled with it.
         """
         for settings in self.settings if lr != self.lr else ():
             settings["initial_lr"] *= lr / self.lr
@@ -84,11 +84,11 @@ class TrainingLength:
         return math.isfinite(self.total_steps) or self.timer is not None
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a resumed training needs to count on: the steps of an epoch, and what was added to those done."""
+        """Return what a resumed training needs to continue: the steps of an epoch, and the shift of the count."""
         return {"epoch_steps": self.epoch_steps, "shift": self.shift}
 
     def go_on(self, before: Mapping[str, float], step: int) -> None:
-        """Count on after ``step`` steps, if an epoch had another number of them before.
+        """Continue to count after ``step`` steps, if an epoch had another number of steps before.
 
         Half of the epochs are half of the training, whatever the number of processes and the batch size were.
         """

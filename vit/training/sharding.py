@@ -25,7 +25,7 @@ COMPILED = "_orig_mod."  # what torch.compile adds to the name of a parameter
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this process has, in the same memory; one that is not sharded, as it is."""
+    """Return this process's part of a tensor, in the same memory; a tensor that is not sharded, as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -33,8 +33,8 @@ class FullySharded(ModelParallelStrategy):
     """Shards weights, gradients and optimiser over all devices (FSDP2).
 
     Args:
-        save_distributed_checkpoint: Whether each process saves the part that it has, all of them in a folder. Otherwise
-            the first process gathers all parts, and saves one file.
+        save_distributed_checkpoint: Whether each process saves its own part, in one folder. Otherwise the first process
+            gathers all parts, and saves one file.
     """
 
     def __init__(self, save_distributed_checkpoint: bool = False) -> None:
@@ -46,16 +46,16 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None) -> None:
-        """Save a checkpoint; what is written beside the previous one then takes its place."""
+        """Save a checkpoint beside the previous one, and then replace that."""
         if not self._save_distributed_checkpoint:
-            # ModelParallelStrategy would have all processes at once delete a folder that this file replaces.
+            # In ModelParallelStrategy, all processes would at once delete a folder that this file replaces.
             super(ModelParallelStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)
             return
         with replacing(Path(filepath)) if self.is_global_zero else nullcontext() as unfinished:
             super().save_checkpoint(checkpoint, unfinished, storage_options)  # at the path that the first process names
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the state of an optimiser, in one file as ``Optimizer.state_dict`` of one process would."""
+        """Return the state of an optimiser; for one file, as ``Optimizer.state_dict`` of a single process has it."""
         whole = not self._save_distributed_checkpoint
         options = StateDictOptions(full_state_dict=whole, cpu_offload=True)
         state = get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=options)
@@ -76,7 +76,7 @@ class FullySharded(ModelParallelStrategy):
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
         weights = checkpoint.pop("state_dict")
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
-            weights |= checkpoint.get("training_weights", {})  # which the optimiser has trained, and not their average
+            weights |= checkpoint.get("training_weights", {})  # the optimiser has trained these, not their average
         set_model_state_dict(self.model, weights, options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", []), strict=False):
             set_optimizer_state_dict(self.model, optimizer, named(state, optimizer, self.model), options=options)

@@ -1,4 +1,4 @@
-"""Arguments of models: their defaults, those that the names and shapes of tensors tell, and the model of them."""
+"""Arguments of models: their defaults, what the names and shapes of tensors tell, and a model built from them."""
 
 import inspect
 import math
@@ -19,14 +19,14 @@ MOST_PATCHES = 2**20
 
 
 class _Outline(VisionTransformer):
-    """A model without values. To draw values on the meta device, torch imports its compiler, which takes 2 s."""
+    """A model without values: to draw them on the meta device, torch would import its compiler, which takes 2 s."""
 
     def init_weights(self) -> None:
         """Draw nothing."""
 
 
 def outline(arguments: Arguments, origin: str) -> VisionTransformer:
-    """Return a model whose tensors have shapes and no values, on the meta device."""
+    """Return a model whose tensors have shapes but no values, on the meta device."""
     with torch.device("meta"):
         return build(arguments, origin, _Outline)
 
@@ -47,7 +47,7 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
 
     Args:
         state: The tensors.
-        stated: Arguments that something else tells, such as a file beside them; they count more than the tensors.
+        stated: Arguments that are known otherwise, such as from a config; they overrule the tensors.
         image_size: Size that the caller wants; if the grid is not square, it is taken for that of the training.
 
     Raises:
@@ -100,7 +100,7 @@ def _tensor(state: State, name: str, axes: int) -> Tensor:
 
 
 def _read_num_heads(state: State, arguments: Arguments) -> int:
-    """Return the heads that the norm of queries tells, or those of the published model with tensors of these shapes."""
+    """Return the number of heads, from the norm of queries or from the published model with tensors of these shapes."""
     norm, width = state.get("blocks.0.attn.q_norm.weight"), arguments["embed_dim"]
     if norm is not None:
         return width // norm.shape[0]
@@ -111,7 +111,7 @@ def _read_num_heads(state: State, arguments: Arguments) -> int:
 
 
 def _has_shapes(preset: Arguments, arguments: Arguments, state: State) -> bool:
-    """Whether the tensors, those of the head aside, have the shapes of a published model."""
+    """Whether the tensors, apart from the head, have the shapes of a published model."""
     if any(preset[name] != arguments[name] for name in ("embed_dim", "depth", "patch_size")):
         return False
     expected = outline(preset, "a preset").state_dict()
@@ -173,7 +173,7 @@ def _read_side(patches: int) -> int | None:
 
 
 def _fit_grid(count: int, prefix: int, patch: tuple[int, int], size: Size) -> Arguments | None:
-    """Return the size in whole patches, and whether prefix tokens have positions; None for another number of them."""
+    """Return the size in whole patches, and whether prefix tokens have positions; None if ``count`` does not fit."""
     (rows, columns), (p, q) = to_pair(size), patch
     patches = (rows // p) * (columns // q)
     if count not in (patches, patches + prefix):

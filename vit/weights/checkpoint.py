@@ -1,4 +1,4 @@
-"""Training checkpoints: reads them, and gives those of earlier versions today's names."""
+"""Reads training checkpoints, and gives those of earlier versions today's names."""
 
 import json
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:
-    """Return what a training checkpoint holds; the tensors of a distributed one, larger than a process, are not read.
+    """Return what a training checkpoint holds, without the tensors of a distributed one, which may exceed the memory.
 
     Raises:
         ValueError: As ``read_checkpoint`` does.
     """
     if not is_distributed(path):
         return read_checkpoint(path)
-    from vit.weights.distributed import read_description  # which needs more of torch
+    from vit.weights.distributed import read_description  # imported here, as it needs more of torch
 
     return check_checkpoint({"state_dict": {}} | read_description(path), path)
 
@@ -62,8 +62,9 @@ def is_ours(contents: Mapping[str, Any]) -> bool:
 def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Give a checkpoint of an earlier version today's form, in place, and return it.
 
-    The trained net is ``network``; it was ``vit`` in a classifier, ``reader`` in a reader and ``model`` in a completer.
-    ``encoder`` holds the prefix of its Vision Transformer's weights and the arguments; None if the net has none.
+    The trained net is called ``network``; earlier it was ``vit`` in a classifier, ``reader`` in a reader and ``model``
+    in a completer. ``encoder`` holds the prefix of the Vision Transformer's weights and its arguments; it is None if
+    the net has no Vision Transformer.
     """
     if "encoder" in checkpoint or not is_ours(checkpoint):
         return checkpoint
@@ -115,7 +116,7 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
 
 
 def read_blocks(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, State]:
-    """Return the blocks of an ``ImageCompleter`` and their arguments: it embeds colours, and is no Vision Transformer.
+    """Return the blocks of an ``ImageCompleter``, which embeds colours instead of patches, and their arguments.
 
     Raises:
         ValueError: If the checkpoint holds no such blocks.

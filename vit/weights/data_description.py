@@ -1,4 +1,4 @@
-"""What a trained model says of its data, in ``pretrained_cfg``: normalisation, crop, names of classes."""
+"""What a trained model tells about its data, in ``pretrained_cfg``: normalisation, crop, names of classes."""
 
 import math
 from numbers import Real
@@ -14,8 +14,8 @@ LONGEST_NAME = 1000  # letters
 def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str, Any]:
     """Return the ``pretrained_cfg`` of a model that took trained weights.
 
-    What the weights do not tell is the default of ``ViTClassifier``. Other classes have no names, and other channels
-    have the mean of the trained ones' statistics. Other entries of a file are not kept.
+    What the weights do not tell is the default of ``ViTClassifier``. If the number of classes differs, they have no
+    names. If the number of channels differs, each gets the average mean and std. Other entries of a file are dropped.
 
     Raises:
         ValueError: If the data of the weights does not fit their channels and the classes.
@@ -41,7 +41,7 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
     in_channels = model.patch_embed.in_channels
     if in_channels != channels:
         data |= {name: [sum(data[name]) / channels] * in_channels for name in ("mean", "std")}
-    # The crop by the name that timm reads as well.
+    # timm reads the crop by the name crop_pct.
     return data | {"input_size": [in_channels, *model.patch_embed.image_size], "crop_pct": data["crop_ratio"]}
 
 

@@ -1,8 +1,8 @@
 """Distributed checkpoints: a folder of ``torch.distributed.checkpoint``, to which each process wrote its part.
 
-``.metadata`` lists the tensors and their places in the ``.distcp`` files; Lightning adds ``meta.pt`` with all that is
-no weight and no state of an optimiser. Reading executes nothing: torch itself would unpickle the list, and each number
-beside the tensors, without a look at what they call.
+``.metadata`` lists the tensors and their places in the ``.distcp`` files; Lightning adds ``meta.pt`` with everything
+but weights and states of optimisers. Reading executes no code: torch itself would unpickle the list, and each number
+beside the tensors, without checking what they call.
 """
 
 import pathlib
@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.planner import ReadItem
 from vit.weights.tensor_files import LIST, read_file
 
 REST = "meta.pt"
-OPTIMIZER = "optimizer_"  # and its number
-# All that torch writes into a list. Each of them only holds what it is given.
+OPTIMIZER = "optimizer_"  # followed by its number
+# All classes that torch writes into a list. Each of them only holds what it is given.
 CLASSES = {
     **{name: getattr(metadata, name) for name in metadata.__all__},
     "_MEM_FORMAT_ENCODING": metadata._MEM_FORMAT_ENCODING,
@@ -58,7 +58,7 @@ def read_distributed(folder: Path) -> dict[str, Any]:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return what a distributed checkpoint holds beside tensors, after a check of all that torch would unpickle.
+    """Return what a distributed checkpoint holds besides tensors, after a check of all that torch would unpickle.
 
     Raises:
         ValueError: If it is damaged, or carries pickled code.
@@ -107,20 +107,20 @@ class _Planner(checkpoint.DefaultLoadPlanner):
     """Fills a dictionary by name."""
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
-        """Take a number or a text; torch's own method would execute what it is given."""
+        """Take a number or a text; torch's own method would execute pickled code."""
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
 
 
 def _fill(found: dict[str, Any], reader: _Reader) -> None:
-    """Read tensors, and what is none, into the places of a dictionary."""
+    """Read tensors and other values into a dictionary, in place."""
     planner = _Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    with warnings.catch_warnings(action="ignore"):  # of torch, that this process reads alone
+    with warnings.catch_warnings(action="ignore"):  # torch warns that this process reads alone
         checkpoint.load(found, storage_reader=reader, planner=planner, no_dist=True)
 
 
 @contextmanager
 def _damaged(folder: Path) -> Iterator[None]:
-    """Raise any error as one of the checkpoint: what is read may be arbitrary bytes."""
+    """Turn any error into a ValueError about the checkpoint: what is read may be arbitrary bytes."""
     try:
         yield
     except (Exception, checkpoint.CheckpointException) as error:  # torch derives its own from BaseException
@@ -134,7 +134,7 @@ def _damaged(folder: Path) -> Iterator[None]:
 
 
 def _nested(found: dict[str, Any], places: dict[str, tuple[str | int, ...]]) -> dict[str, Any]:
-    """Return values by their keys inside of each other: ``{"a.b": 1}`` at ("a", "b") is ``{"a": {"b": 1}}``."""
+    """Return values in nested dictionaries: ``{"a.b": 1}`` at ("a", "b") becomes ``{"a": {"b": 1}}``."""
     contents: dict[str, Any] = {}
     for name, value in found.items():
         *outer, last = places.get(name, (name,))

@@ -25,10 +25,10 @@ FEWEST_PATCHES = 2  # on each side: sizes of 0 and 1 mean something else to torc
 def export(model: VisionTransformer, path: str | Path) -> float:
     """Write a program that computes the logits of images of any number and size; return how far it is from the model.
 
-    The program takes normalised images (B, C, H, W) in float32 as ``images``, at least two patches on each side, and
-    returns ``logits``. Sides are whole patches, also where the model would pad them. The program is compared with the
-    model on images of several sizes, that of the training included. For OpenVINO it takes images of the model's
-    ``image_size`` alone, as its reader of programs knows no open sizes.
+    The program takes normalised images (B, C, H, W) in float32 as ``images``, and returns ``logits``. Sides must be
+    whole patches, at least two. The program is compared with the model on images of several sizes, that of the training
+    included. For OpenVINO it takes only images of the model's ``image_size``, because OpenVINO reads no programs for
+    images of any size; only there, the model may pad images.
 
     >>> from tempfile import mkdtemp
     >>> model = VisionTransformer(image_size=8, patch_size=4, embed_dim=12, depth=1, num_heads=3).eval()
@@ -40,16 +40,17 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         path: File to write: .pt2 for ``torch.export.load``, .onnx (needs ``pip install 'vit-attention[export]'``), .xml
             for OpenVINO, with the weights in a .bin beside it (needs ``pip install 'vit-attention[openvino]'``), or
             .aoti for ``torch._inductor.aoti_load_package(open(path, "rb"))``: compiled for this kind of CPU, it starts
-            in a second (needs a C++ compiler). It checks its images only where the environment has
-            ``AOTI_RUNTIME_CHECK_INPUTS=1``: without, those of another type, channels or parts of patches get wrong
-            logits.
+            in a second (needs a C++ compiler). It checks its images only if the environment has
+            ``AOTI_RUNTIME_CHECK_INPUTS=1``; otherwise images of another type, with other channels or with parts of
+            patches get wrong logits.
 
     Returns:
         The largest difference between logits of the program and of the model.
 
     Raises:
         ValueError: If the path has another suffix, the model is in training mode or cannot be exported, autocast is on,
-            the model pads images of its ``image_size``, or the program computes other logits; then no file is left.
+            the model pads images of its ``image_size`` (but not for OpenVINO), or the program computes other logits; no
+            file is left then.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -120,7 +121,7 @@ def _of_one_size(model: VisionTransformer, error: Exception) -> str:
 
 
 def _write_program(program: torch.export.ExportedProgram, path: Path) -> Any:
-    file = io.BytesIO()  # on a full disk, torch ends the process
+    file = io.BytesIO()  # torch would end the process on a full disk
     torch.export.save(program, file)
     path.write_bytes(file.getbuffer())
     file.seek(0)
@@ -180,6 +181,6 @@ def _compare(model: VisionTransformer, run: Any, size: tuple[int, int]) -> float
     images = torch.randn(3, model.patch_embed.in_channels, *size, generator=generator).to(model.pos_embed.device)
     try:
         found = run(images)
-    except Exception as error:  # of many kinds, where what is computed depends on the size
+    except Exception as error:  # of many kinds, if the computation depends on the size
         raise ValueError(_of_one_size(model, error)) from error
     return (found.cpu() - model(images).cpu()).abs().max().item()

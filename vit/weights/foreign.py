@@ -13,7 +13,7 @@ from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.sources import Source
 
-# Arguments that tensors do not tell, so that the caller may.
+# Arguments that tensors do not tell, so the caller may give them.
 TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 
 
@@ -75,11 +75,11 @@ def _read_arguments(
         )
     has_bare_prefix = arguments["no_embed_class"] and "no_embed_class" not in known and "pos_embed" in state
     assumed = {
-        # Positions of a square grid alone may be those of an oblong one and the class token: 4 x 4 = 3 x 5 + 1.
+        # Positions of a square grid may also be those of an oblong grid and the class token: 4 x 4 = 3 x 5 + 1.
         "image_size": has_bare_prefix and "image_size" not in {*known, *told},
         "pool": "pool" not in {*stated, *told} and not _tells_pool(format, arguments),
         "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
-        # The defaults of a family are guesses: its files are of several kinds.
+        # The defaults of a family are guesses, as its files differ.
         "mlp": "mlp" not in stated,
         "norm_eps": "norm_eps" not in stated,
     }
@@ -94,8 +94,8 @@ def _read_arguments(
 
 
 def _tells_pool(format: Format, arguments: Arguments) -> bool:
-    """Return whether the tensors tell the pooling: those of a head on the class token are those on the mean."""
-    if arguments["pool"] == "map":  # which has weights of its own
+    """Return whether the tensors tell the pooling; heads on the class token and on the mean have the same tensors."""
+    if arguments["pool"] == "map":  # it has weights of its own
         return True
     if not arguments["num_classes"]:
         return "pool" in format.defaults and len(format.pools) == 1
@@ -109,5 +109,5 @@ def _read_data(source: Source, format: Format, arguments: Arguments, report: Loa
         report.assumed.append("mean and std of 0.5")
     data |= source.data
     if len(data.get("class_names") or ()) != arguments["num_classes"]:
-        data.pop("class_names", None)  # of a head that was left out
+        data.pop("class_names", None)  # names of a head that was left out
     return data

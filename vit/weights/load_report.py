@@ -1,4 +1,4 @@
-"""What a loading finds: tensors with the arguments of their model, and the report of what became of each."""
+"""The result of loading: tensors with the arguments of their model, and a report of what became of each tensor."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -53,11 +53,11 @@ def load(source: WeightsSource, *, strict: bool = True, **changes: Any) -> Visio
 
     Args:
         source: What holds the weights.
-        strict: Whether a tensor of another library that the model has no place for, or lacks, is an error. If False it
-            is dropped, or stays as initialised.
-        changes: Arguments of the model that differ from those of the trained one, or that its tensors do not tell, such
-            as ``num_heads``: other libraries keep it beside the weights, and a file of weights alone is refused without
-            it, unless all its tensors have the shapes of a published model.
+        strict: Whether it is an error if weights of another library have a tensor that the model has no place for, or
+            lack one of the model. If False, the tensor is dropped, or stays as initialised.
+        changes: Arguments of the model that differ from those of the trained one, or that its tensors do not tell.
+            Other libraries keep ``num_heads`` outside of the weights, so a file of weights alone needs it here, unless
+            all its tensors have the shapes of a published model.
 
     Raises:
         ValueError: If the source holds no Vision Transformer, is damaged or carries code, or a change does not fit.
@@ -108,7 +108,7 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
         ValueError: If the source holds no model, or one of another architecture.
     """
     told = {name: model.config[name] for name in ("num_heads", "image_size")}
-    # An argument of the model that is no default says what the tensors leave open.
+    # If an argument of the model is not the default, it decides what the tensors leave open.
     told |= {name: model.config[name] for name in TOLD_BY_CALLER if model.config[name] != DEFAULTS[name]}
     trained = read_model(source, told)
     if not trained.is_whole:

@@ -19,15 +19,16 @@ from vit.weights.formats.format import Arguments, State
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.tensor_files import is_whole, read_file
 
-# Where files of other libraries keep their tensors, the first that is there: DINO's teacher, averaged weights, weights.
+# Keys under which files of other libraries keep their tensors: DINO's teacher, averaged weights, weights. The first key
+# that is there counts.
 INSIDE = ("teacher", "model_ema", "state_dict_ema", "state_dict", "model", "module")
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
 # Names of timm's architectures whose parts the backbone lacks, such as rotary positions beside learned ones.
 OTHER_KINDS = re.compile("rope|eva|beit")
-# Those with the approximate GELU, which no file of theirs tells.
+# Architectures with the approximate GELU, which none of their files tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
 MOST_JSON = 2**24  # bytes of a config
-OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # of the arguments of a VisionTransformer
+OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # a config.json with these is of a VisionTransformer
 POOLS = {theirs: ours for ours, theirs in timm_config.POOLS.items()}
 # Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
 TOLD_BY_TENSORS = {
@@ -47,7 +48,7 @@ class Source:
     Attributes:
         state: The tensors under their names there.
         origin: Where they come from, in words.
-        stated: Arguments of ``VisionTransformer`` that something beside the tensors tells.
+        stated: Arguments of ``VisionTransformer`` that are known otherwise than from the tensors.
         data: ``mean``, ``std``, ``class_names`` and so on, as far as they are known.
         config: All arguments, if the tensors are of a model of this package.
     """
@@ -163,7 +164,7 @@ def _read_parts(index: Path) -> list[str]:
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{index} is damaged: weight_map must name the file of each tensor")
     for name in names:
-        if name in ("", "..") or Path(name).name != name:  # a stranger's file names none outside of its folder
+        if name in ("", "..") or Path(name).name != name:  # a stranger's file must name none outside of its folder
             raise ValueError(f"{index} is refused: its weight_map names {name!r}, which is no file of the same folder")
     return sorted(set(names))
 
@@ -172,7 +173,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"no {path.name} in {path.parent}: name the file of the weights instead")
     if not path.is_file():
-        raise ValueError(f"{path} is no regular file: take another copy")  # a pipe would be waited for
+        raise ValueError(f"{path} is no regular file: take another copy")  # reading a pipe might never end
     try:
         with path.open("rb") as file:
             text = file.read(MOST_JSON + 1)
@@ -248,7 +249,7 @@ def read_timm(name: str, origin: str) -> Source:
     timm = import_extra("timm", "timm")
     try:
         model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
-    except Exception as error:  # timm and the libraries that it downloads by raise many kinds
+    except Exception as error:  # timm and the libraries with which it downloads raise many kinds
         reason = " ".join(str(error).split())[:300]
         is_known = not file and not isinstance(error, RuntimeError)
         remedy = f"; with a file of its weights, {origin}=FILE needs no network" if is_known else ""

@@ -79,7 +79,7 @@ def canonicalize(arguments: Arguments) -> Arguments:
         "key_dim": (arguments["key_dim"] or arguments["embed_dim"]) / arguments["embed_dim"],
         "value_dim": (arguments["value_dim"] or arguments["embed_dim"]) / arguments["embed_dim"],
         "attention": mechanisms[0] if mechanisms.count(mechanisms[0]) == len(mechanisms) else mechanisms,
-        "attention_kwargs": None,  # with the mechanisms
+        "attention_kwargs": None,  # compared with the mechanisms
     }
 
 

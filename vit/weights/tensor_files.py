@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.support.files import replacing
 
-# Weights hardly shrink when they are packed. A file that unpacks to more than this may be made to fill the memory.
+# Weights hardly shrink when they are packed. A file that unpacks to more than this may be meant to fill the memory.
 MOST_TIMES, SMALL = 20, 2**26  # times its own size, and bytes that are always taken
 
 LIST = ".metadata"  # of the tensors in the folder of a distributed checkpoint
@@ -32,7 +32,7 @@ def read_file(path: Path) -> tuple[Any, dict[str, str]]:
         ValueError: If the file does not exist, is of another kind, is damaged, or carries pickled code.
     """
     if is_distributed(path):
-        from vit.weights.distributed import read_distributed  # which needs more of torch
+        from vit.weights.distributed import read_distributed  # imported here, as it needs more of torch
 
         return read_distributed(path), {}
     if not path.is_file():
@@ -74,7 +74,7 @@ def write_safetensors(state: Mapping[str, Tensor], path: Path, metadata: dict[st
 
 
 def _check_unpacked_size(path: Path) -> None:
-    """Check by the sizes that a zip archive states, before anything is unpacked; zipfile unpacks no more than those."""
+    """Check the sizes that a zip archive states, before anything is unpacked; zipfile unpacks no more than those."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(part.file_size for part in archive.infolist())
@@ -149,7 +149,7 @@ def _check_archive(path: Path) -> None:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Return whether a tensor has a place in memory for each number, and is no view that repeats some."""
+    """Return whether a tensor has memory for each of its numbers, and is not a view that repeats some."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()

@@ -24,21 +24,22 @@ class Mechanism(nn.Module):
       tokens before the patches are the prefix (class token, registers);
     - ``tokens``: the tokens (B, N, D) from which the queries are projected.
 
-    ``MultiHeadAttention`` refuses a mask, or to be causal, if ``forward`` does not name it. Likewise, the constructor
-    gets the arguments it names of ``num_heads``, ``embed_dim``, ``head_dim`` and ``value_head_dim`` (channels per head
-    of queries and keys, and of values), ``block_index`` (number of the encoder block) and ``grid_size`` (rows and
-    columns of patches for ``image_size``). Its other arguments are the user's options.
+    ``MultiHeadAttention`` refuses a mask or causal attention if ``forward`` does not name it. Likewise, the constructor
+    gets those of the following arguments that it names: ``num_heads``, ``embed_dim``, ``head_dim`` and
+    ``value_head_dim`` (channels per head of queries and keys, and of values), ``block_index`` (number of the encoder
+    block) and ``grid_size`` (rows and columns of patches for ``image_size``). Its other arguments are the user's
+    options.
 
-    The model calls ``init_weights`` for the initial weights of its layers, and asks ``no_weight_decay`` which of its
-    parameters have none.
+    The model calls ``init_weights`` to draw the initial weights, and ``no_weight_decay`` for the names of the
+    parameters without weight decay.
     """
 
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
     independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
-    # Parts of the channels of a head that rotary positions turn, each by itself. 0: queries and keys count by more than
-    # their products, so that the output would depend on places and not on their differences.
+    # Number of parts of a head that rotary positions turn separately. 0: the mechanism needs more than the dot products
+    # of queries and keys, so that its output would depend on absolute positions.
     rotated_parts: ClassVar[int] = 1
-    has_state: ClassVar[bool] = False  # True: causal attention needs a state of constant size alone (see advance)
+    has_state: ClassVar[bool] = False  # True: causal attention needs only a state of constant size (see advance)
     takes: ClassVar[frozenset[str]]
     weights_take: ClassVar[frozenset[str]]
 
@@ -63,9 +64,9 @@ class Mechanism(nn.Module):
         return einsum(weights, v, "b h n m, b h m d -> b h n d")
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute causal attention of new tokens from the state after those before, and the state after the new ones.
+        """Compute causal attention of new tokens from the state before them, and the state after them.
 
-        ``state`` is None before the first token. All new tokens at once give what they give one by one.
+        ``state`` is None before the first token. New tokens give the same outputs all at once or one by one.
 
         Raises:
             ValueError: If the mechanism has no such state.
@@ -87,7 +88,7 @@ class Mechanism(nn.Module):
 def draw_weights(module: nn.Module) -> None:
     """Draw the weights of all linear layers, uniform (Glorot and Bengio 2010); norms start as the identity.
 
-    A part that has ``init_weights`` draws its own.
+    A submodule with ``init_weights`` draws its own weights.
     """
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
@@ -118,7 +119,7 @@ def undecayed_parameters(model: nn.Module) -> set[str]:
     return {f"{name}.{own}" for name, mechanism in mechanisms for own in mechanism.no_weight_decay()}
 
 
-SIZES = ("num_heads", "embed_dim", "head_dim", "value_head_dim")  # those of the projections
+SIZES = ("num_heads", "embed_dim", "head_dim", "value_head_dim")  # of the projections: users cannot set them
 OFFERED = (*SIZES, "block_index", "grid_size")
 
 

@@ -17,11 +17,11 @@ from vit.attention.mechanisms.local import Grid, check_odd, prefix_length
 class ConvolutionAttention(Mechanism):
     """Attention of each patch to the ``kernel`` x ``kernel`` patches around it, by learned weights of their offsets.
 
-    Each head has one weight for each offset, the same for all images, and zeros lie beyond the border. Nine heads, each
-    with the weight 1 at another offset, are a 3 x 3 convolution (Cordonnier et al. 2020, theorem 1). A prefix token
-    (class token, register) gets the mean of all tokens, and patches do not see it: information moves by half a kernel a
-    block, and no faster. Queries and keys are projected, so that the model has the size of one with softmax attention,
-    and not used. Weights may be negative, and rows need not sum to one.
+    Each head has one weight for each offset, the same for all images; values beyond the border are zero. Nine heads,
+    each with the weight 1 at another offset, are a 3 x 3 convolution (Cordonnier et al. 2020, theorem 1). A prefix
+    token (class token, register) gets the mean of all tokens. Patches do not see it, so information moves by no more
+    than half a kernel per block. Queries and keys are projected but not used, so that the model has the same size as
+    with softmax attention. Weights may be negative, and rows need not sum to one.
 
     Args:
         kernel: Patches along a side of the neighbourhood, an odd number.
@@ -53,12 +53,12 @@ class ConvolutionAttention(Mechanism):
         of_patches = F.pad(rearrange(among_patches, "h y x v u -> h (y x) (v u)"), (prefix, 0))
         tokens = of_patches.shape[-1]
         of_prefix = of_patches.new_full((len(of_patches), prefix, tokens), 1 / tokens)
-        # The products count nothing, but keep the weights in the autograd graph of the tokens, by which vit.capture
-        # tells layers in a row from branches side by side.
+        # The products are scaled by 0, but keep the weights in the autograd graph of the tokens. From this graph
+        # vit.capture tells whether layers follow each other or lie side by side.
         return attention_logits(q, k, scale=0.0) + torch.cat([of_prefix, of_patches], dim=1).to(q.dtype)
 
     def _offsets(self, size: int) -> Tensor:
-        """Return the index of the offset from each position of an axis (row) to each other; outside it is that of 0."""
+        """Return the index in the padded kernel of the offset from each position (row) to each other (column)."""
         kernel = self.kernel.shape[-1]
         positions = torch.arange(size, device=self.kernel.device)
         offsets = positions - rearrange(positions, "y -> y 1") + kernel // 2

@@ -14,8 +14,8 @@ from vit.attention.mechanisms.softmax import DenseAttention, attend
 class GatedAttention(DenseAttention):
     """Softmax attention, times the gate ``sigmoid(x W + b)`` of the query's token x (Qiu et al. 2025).
 
-    Each channel of each head has a gate; ``weights`` are those before it. A closed gate makes the output zero; without
-    gates, heads put their weight on the class token or a background patch instead (an attention sink).
+    Each channel of each head has a gate; ``weights`` are the attention weights before it. A closed gate makes the
+    output zero. Without gates, heads put their weight on the class token or a background patch (an attention sink).
     """
 
     def __init__(self, embed_dim: int, num_heads: int, value_head_dim: int) -> None:

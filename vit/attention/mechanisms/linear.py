@@ -77,8 +77,8 @@ class RandomFeatureAttention(Mechanism):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = self._exponents(q), self._exponents(k)
-        # A factor of all features of a query, or of all features of all keys, cancels in the quotient; these two
-        # prevent overflow.
+        # A common factor of all features of a query, or of all features of all keys, cancels in the quotient. These two
+        # factors prevent overflow.
         q_features = (q - q.detach().amax(dim=-1, keepdim=True)).exp()
         k_features = (k - k.detach().amax(dim=(-2, -1), keepdim=True)).exp()
         return kernel_attention(q_features, k_features, v)
@@ -109,7 +109,7 @@ def causal_kernel_attention(
     """Attend to the keys so far: (B, H, N, f), (B, H, M, f), (B, H, M, e) -> (B, H, N, e), state (B, H, f, e + 1).
 
     The state is the sum of ``phi(k_m)^T [v_m, 1]``, whose last column makes the denominators. Queries are the last N of
-    the M positions. Within a chunk all pairs are formed; what lies before a chunk enters by the state.
+    the M positions. Within a chunk all pairs are formed; the tokens before a chunk enter through the state.
     """
     n, m = q_features.shape[-2], k_features.shape[-2]
     v = F.pad(v, (0, 1), value=1.0)
@@ -142,7 +142,7 @@ def orthogonal_rows(rows: int, dim: int) -> Tensor:
     blocks = []
     for _ in range(-(-rows // dim)):
         q, r = torch.linalg.qr(torch.randn(dim, dim))
-        # The algorithm chooses the signs of R's diagonal; only with them is Q uniformly distributed.
+        # The algorithm chooses the signs of R's diagonal. Q is uniformly distributed only after multiplying by them.
         blocks.append((q * r.diagonal().sign()).mT)
     lengths = torch.randn(rows, dim).norm(dim=-1, keepdim=True)
     return torch.cat(blocks)[:rows] * lengths

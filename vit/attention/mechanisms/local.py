@@ -34,7 +34,7 @@ class Tiles(NamedTuple):
 
 
 class LocalAttention(Mechanism, ABC):
-    """The base of windows and neighbourhoods, which define the tiles and the mask of one axis of the grid."""
+    """The base of window and neighbourhood attention, which define the tiles and the mask of one axis of the grid."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, N, d), (B, H, N, e) -> (B, H, N, e)."""
@@ -66,7 +66,7 @@ class WindowAttention(LocalAttention):
     so that information passes between windows. A side of the grid no longer than the window is not cut.
 
     If causal, the tokens are a sequence without a grid: each attends to itself and the ``window - 1`` tokens before it
-    (Beltagy et al. 2020), so that information moves by as many tokens a block.
+    (Beltagy et al. 2020), so that information moves by ``window - 1`` tokens per block.
 
     Args:
         window: Patches along a side of a window, or tokens of a sequence that a token attends to.
@@ -119,7 +119,7 @@ class NeighborhoodAttention(LocalAttention):
 
     # Queries along a side of a tile. Small tiles read more keys twice, large ones mask more keys. Of 4, 8 and 16,
     # measured on a CPU with kernels of 3, 7 and 13 and grids of 8 to 64 a side, 8 is the fastest for kernels of 7, and
-    # takes at most twice the time of the fastest elsewhere.
+    # takes at most twice the time of the fastest otherwise.
     TILE = 8
 
     def __init__(self, kernel: int = 7) -> None:
@@ -139,7 +139,7 @@ class NeighborhoodAttention(LocalAttention):
         return Tiles((0, after), tile, keys, visible)
 
     def visible(self, size: int, device: torch.device) -> Tensor:
-        """Return which positions are in the neighbourhood of which: (size, size)."""
+        """Return which positions (columns) are in the neighbourhood of each position (row): (size, size)."""
         positions = torch.arange(size, device=device)
         return self._are_neighbours(positions[:, None], positions, size)
 
@@ -189,7 +189,7 @@ def _tile_mask(rows: Tiles, columns: Tiles, prefix: int, heads: int) -> Tensor |
 def _attend_to_last(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """Compute the output of the last N of M tokens, each from itself and the ``window - 1`` tokens before it.
 
-    A tile has as many queries as a window, or all of them, and the keys from the first that its first query sees.
+    A tile has ``window`` queries, or all of them, and the keys from the first one that its first query sees.
     """
     check_qkv(q, k, v)
     heads, n, m = q.shape[1], q.shape[-2], k.shape[-2]
@@ -213,7 +213,7 @@ def with_prefix(patches: Tensor, q: Tensor, k: Tensor, v: Tensor, prefix: int) -
 
 
 def check_odd(name: str, value: int) -> None:
-    """Raise a ValueError if the side of a neighbourhood is not odd, so that it has no middle."""
+    """Raise a ValueError if the side of a neighbourhood is not odd: it would have no middle patch."""
     if value < 1 or value % 2 == 0:
         raise ValueError(f"{name} ({value}) must be odd and positive: take {max(value - 1, 1)} or {value + 1}")
 

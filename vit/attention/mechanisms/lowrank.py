@@ -23,13 +23,13 @@ class NystromAttention(Mechanism):
     """Softmax attention, approximated from its rows and columns at a few landmarks (Xiong et al. 2021, Nystromformer).
 
     ``softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v``, where the landmarks q~ and k~ are means of consecutive
-    queries and keys. With at least as many landmarks as tokens it computes softmax attention itself. Products are
-    computed in float32 or wider.
+    queries and keys. With at least as many landmarks as tokens it computes exact softmax attention. Otherwise, products
+    are computed in float32 or wider.
 
     Args:
         landmarks: Number of landmarks among the queries, and among the keys.
         iterations: Iterations of the pseudo-inverse. If attention is nearly uniform, the matrix is nearly singular,
-            and more iterations amplify its noise: with 20, training failed that worked with 6.
+            and more iterations amplify its noise: a training that worked with 6 failed with 20.
     """
 
     def __init__(self, landmarks: int = 16, iterations: int = 6) -> None:
@@ -49,8 +49,8 @@ class NystromAttention(Mechanism):
 class LinformerAttention(Mechanism):
     """Softmax attention to learned mixtures of the patches (Wang et al. 2020, Linformer).
 
-    ``softmax(q (E k)^T) F v``, where E and F mix the N patches into ``landmarks``, alike for all heads. Both have the
-    shape of the model's grid, and are resized bilinearly for images of another size. Prefix tokens are not mixed.
+    ``softmax(q (E k)^T) F v``, where E and F, the same for all heads, mix the N patches into ``landmarks``. Both have
+    the shape of the model's grid, and are resized bilinearly for images of another size. Prefix tokens are not mixed.
 
     Args:
         landmarks: Number of mixtures.
@@ -71,7 +71,7 @@ class LinformerAttention(Mechanism):
             nn.init.normal_(mixture, std=mixture[0].numel() ** -0.5)
 
     def no_weight_decay(self) -> set[str]:
-        """Return no names: the mixtures are matrices, with the patches in rows and columns."""
+        """Return no names: each mixture is a matrix, whose columns are laid out as the grid of patches."""
         return set()
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, grid: Grid | None = None) -> Tensor:

@@ -17,11 +17,11 @@ from vit.attention.mechanisms.local import Grid, prefix_length
 class PositionalAttention(Mechanism):
     """Attention by positions alone: the softmax of learned logits, the same for all images.
 
-    A patch has a logit for each offset to another patch, learned for each head: the position bias of Swin (Liu et al.
-    2021, eq. 4) without the products of queries and keys. Prefix tokens (class token, registers) share a logit for each
-    place of the grid, and one for each other; patches have one logit for prefix tokens. All start at 0, which is
-    uniform attention. Queries and keys are projected, so that the model has the size of one with softmax attention,
-    and not used. For images of another size the logits are resized, as learned positions are.
+    Each head learns one logit for each offset between two patches: the position bias of Swin (Liu et al. 2021, eq. 4)
+    without the products of queries and keys. Prefix tokens (class token, registers) share one logit for each place of
+    the grid, and one for all prefix tokens. Patches have one logit for all prefix tokens. All logits start at 0, which
+    is uniform attention. Queries and keys are projected but not used, so that the model has the same size as with
+    softmax attention. For images of another size the logits are resized, as learned positions are.
     """
 
     def __init__(self, num_heads: int, grid_size: Grid) -> None:
@@ -47,8 +47,8 @@ class PositionalAttention(Mechanism):
 
     def weights(self, q: Tensor, k: Tensor, *, grid: Grid | None = None) -> Tensor:
         """Compute the attention weights, equal for all images: (B, H, N, d), (B, H, N, d) -> (B, H, N, N)."""
-        # The products count nothing, but keep the weights in the autograd graph of the tokens, by which vit.capture
-        # tells layers in a row from branches side by side.
+        # The products are scaled by 0, but keep the weights in the autograd graph of the tokens. From this graph
+        # vit.capture tells whether layers follow each other or lie side by side.
         return (attention_logits(q, k, scale=0.0) + self._logits(q, k, grid)).softmax(dim=-1).to(q.dtype)
 
     def _logits(self, q: Tensor, k: Tensor, grid: Grid | None) -> Tensor:

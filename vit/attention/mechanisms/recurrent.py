@@ -16,22 +16,22 @@ from vit.attention.mechanisms.local import Grid, prefix_length
 from vit.support.checks import check_choice
 
 Route = Literal["rows", "snake"]
-LONGEST = 4.0  # log of the tokens that the last head remembers at first, about 55
+LONGEST = 4.0  # log of the number of tokens that the last head remembers initially, about 55
 
 
 class RecurrentAttention(Mechanism):
     """A gated recurrent network, ``s_n = f_n s_(n-1) + (1 - f_n) v_n`` (minGRU, Feng et al. 2024, one gate a head).
 
-    The output is the state. The gate ``f_n = sigmoid(u . k_n + b)`` depends on the token alone, so that the states are
-    a scan, all computed at once, and the weight of a token is its share of a state. Queries are projected, so that the
-    model has the size of one with softmax attention, and not used. Sums are computed in float32 or wider.
+    The output is the state. The gate ``f_n = sigmoid(u . k_n + b)`` depends only on its token, so a scan computes all
+    states at once. The weight of a token is its share of a state. Queries are projected but not used, so that the model
+    has the same size as with softmax attention. Sums are computed in float32 or wider.
 
-    It is causal by nature. In an image it reads the patches along a path, and prefix tokens (class token, registers)
-    after them, so that a class token has read the whole image, and a patch those before it.
+    It is always causal. In an image it reads the patches along a path, then the prefix tokens (class token, registers).
+    So a class token sees the whole image, and a patch sees the patches before it.
 
     Args:
-        path: Order of the patches: "rows", each from left to right, or "snake", where every other row is read
-            backwards, so that each step goes to a neighbour.
+        path: Order of the patches: "rows", each from left to right, or "snake", which reads every other row backwards,
+            so that each step goes to a neighbour.
     """
 
     rotated_parts: ClassVar[int] = 0
@@ -51,7 +51,7 @@ class RecurrentAttention(Mechanism):
         set_values(self.gate_bias, torch.linspace(0, LONGEST, len(self.gate_bias)))
 
     def no_weight_decay(self) -> set[str]:
-        """Return both, as the gate is a vector for each head and no matrix."""
+        """Return both parameters, as the gate is a vector for each head, not a matrix."""
         return {"gate", "gate_bias"}
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
@@ -76,7 +76,7 @@ class RecurrentAttention(Mechanism):
             logits = rearrange(self._logits(k), "b h n -> b h n 1")
             states = gated_scan((-logits).sigmoid() * v, logits.sigmoid(), state)
             before = v.new_zeros(*v.shape[:2], 1, v.shape[-1]) if state is None else state
-            last = torch.cat([before, states[..., -1:, :]], dim=-2)[..., -1:, :]  # that before, if no token is new
+            last = torch.cat([before, states[..., -1:, :]], dim=-2)[..., -1:, :]  # the old one if no token is new
             return states[..., k.shape[-2] - q.shape[-2] :, :], last
 
         return advance_in_float32(scan, q, k, v)

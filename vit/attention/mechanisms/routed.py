@@ -21,13 +21,13 @@ Chooser = Literal["image", "token"]
 class RoutedAttention(Mechanism):
     """Softmax attention of ``k`` heads, which a router chooses for each image (mixture of heads, Jin et al. 2024).
 
-    A linear map of the mean token gives each head a logit. The heads of the ``k`` largest are computed, each times its
-    gate, and the output of the others is zero. Gates are H times the softmax of the H logits, so that equal logits give
-    gates of one, and with all heads softmax attention. Queries, keys and values of all heads are projected. There is no
-    loss that makes the router use its heads evenly.
+    A linear map of the mean token gives each head a logit. The heads of the ``k`` largest logits are computed, and each
+    output is multiplied by its gate; the remaining heads are zero. Gates are H times the softmax of the H logits, so
+    that equal logits give gates of one, which with all heads is softmax attention. Queries, keys and values of all
+    heads are projected. No loss makes the router use its heads evenly.
 
-    With ``by="token"``, as in the paper, each token has a choice and gates of its own. This saves no time: all heads
-    are computed, as a head that one token leaves out serves another.
+    With ``by="token"``, as in the paper, each token has its own choice and gates. This saves no time: all heads are
+    computed, as another token may choose a head that one token leaves out.
 
     Args:
         k: Heads that are computed; None means half of them, rounded up.

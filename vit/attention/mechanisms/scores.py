@@ -33,7 +33,7 @@ class AdditiveAttention(DenseAttention):
         nn.init.normal_(self.direction, std=self.direction.shape[-1] ** -0.5)
 
     def no_weight_decay(self) -> set[str]:
-        """Return the directions, which are a vector for each head and no matrix."""
+        """Return the directions, which are a vector for each head, not a matrix."""
         return {"direction"}
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -45,7 +45,7 @@ class GeneralAttention(DenseAttention):
     """Attention by a learned bilinear form: ``softmax(q^T W k / sqrt(d)) v`` (Luong et al. 2015, "general").
 
     Each head learns a matrix W, initially the identity, which gives softmax attention. The projections could absorb W,
-    so it computes nothing that softmax attention cannot; only the way to it is another.
+    so it computes nothing that softmax attention cannot; only its training differs.
     """
 
     rotated_parts: ClassVar[int] = 0

@@ -16,11 +16,11 @@ EXPLICIT_KEYS_TRAINING = 4096
 EXPLICIT_KEYS_INFERENCE = 1024
 
 for function in ("attend", "attention_weights", "check_qkv"):
-    torch.fx.wrap(function)  # a node of a trace, as they look at sizes
+    torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
 
 
 class DenseAttention(Mechanism):
-    """The base of mechanisms with a weight for each query and key: softmax attention, unless they define another."""
+    """The base of mechanisms with a weight for each query and key. By default these are softmax attention."""
 
     independent_queries: ClassVar[bool] = True
 
@@ -41,7 +41,7 @@ class SoftmaxAttention(DenseAttention):
     same holds for all mechanisms that call ``attend``.
 
     Args:
-        scaled: Whether logits are divided by ``sqrt(d)``. Without, their variance grows with the width of the heads,
+        scaled: Whether logits are divided by ``sqrt(d)``. Otherwise their variance grows with the width of the heads,
             and attention starts closer to one key (Vaswani et al. 2017, sec. 3.2.1).
     """
 
@@ -73,7 +73,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causa
         check_mask(mask, (*q.shape[:2], n, m), q.device)
     # is_causal takes the queries for the first positions, not the last, so it is right only if n == m.
     is_causal = False
-    # Not "is_causal = ... and n == m": with an open length that is a symbol, and the kernel takes a plain bool.
+    # Not "is_causal = ... and n == m": with a dynamic length that is a symbol, and the kernel needs a plain bool.
     if causal and mask is None and n == m:
         is_causal = True
     else:

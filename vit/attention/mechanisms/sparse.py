@@ -33,8 +33,8 @@ class SparseAttention(Mechanism):
     patch reaches any other in two steps, with about ``2 sqrt(N)`` keys a query instead of N. A ``stride`` of 1 is full
     attention. Prefix tokens attend to all tokens, and all tokens attend to them.
 
-    If causal, the tokens are a sequence without a grid: they take the place of the patches, and none attends to a later
-    one.
+    If causal, the tokens are a sequence without a grid: the pattern holds for all tokens, and no token attends to a
+    later one.
 
     Args:
         block: Patches of a block; None means the columns of the grid, and 16 in a sequence.
@@ -53,7 +53,7 @@ class SparseAttention(Mechanism):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
-        if causal and q.shape[-2] < k.shape[-2]:  # beside a cache, where groups would have the old queries as well
+        if causal and q.shape[-2] < k.shape[-2]:  # with a cache: groups would need the old queries as well
             return attend(q, k, v, mask=self._pattern(q, k, causal, grid))
         prefix, block, stride = self._sizes(q, k, causal, grid)
         patches = _attend_in_groups(q, k, v, prefix, block, stride, causal)
@@ -96,7 +96,7 @@ class TopKAttention(DenseAttention):
         self.k = k
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Compute the attention weights, zero but for the largest: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
+        """Compute the attention weights, zero except the largest: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         logits = mask_logits(attention_logits(q, k), mask, causal)
         kth_best = logits.topk(min(self.k, k.shape[-2]), dim=-1).values[..., -1:]
         return softmax_or_zeros(logits.masked_fill(logits < kth_best, -torch.inf))

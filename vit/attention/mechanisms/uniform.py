@@ -9,8 +9,8 @@ from vit.attention.mechanisms.softmax import DenseAttention
 class UniformAttention(DenseAttention):
     """Attention of every token to all tokens alike: each of M keys gets ``1 / M``, and every output is the mean value.
 
-    A control: a model trained with it shows what the MLPs, the positions and one mean over the image reach, which
-    attention has to beat. It is softmax attention whose logits have the scale 0, with the same size and cost.
+    A control: a model trained with it shows what MLPs, positions and one mean over the image achieve. Learned attention
+    has to beat that. It is softmax attention whose logits have the scale 0, with the same size and cost.
     """
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:

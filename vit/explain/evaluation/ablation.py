@@ -1,4 +1,4 @@
-"""Whether contributions say what a head's look at a patch changes: mean ablation is the referee, attention the rival.
+"""Tests how well contributions and attention predict the effect of a mean ablation of one token in one head.
 
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels of a head, t ablations.
 """
@@ -29,8 +29,8 @@ def ablation_agreement(
     An ablation replaces what one head carries from one token by its mean over the images, in the running model. Its
     effect is the fall of the logit, with all that later layers make of it. Contributions predict it by the fall of the
     terms alone, and attention by the weight that the read-out token gives to this token. Each number is the mean over
-    images of Spearman's correlation with the effects, or with their sizes, as attention has no sign. The last row is
-    the difference.
+    images of Spearman's correlation with the effects, or with their sizes, because attention has no sign. The last row
+    is the difference of the two predictions.
 
     Args:
         model: A ViT as ``contributions`` takes it.
@@ -76,11 +76,11 @@ def ablation_effect(subject: Subject, outputs: list[AttentionOutput], place: Pla
     """Return how much the score falls if what a head carries from a token is replaced by its mean over images: (B,).
 
     Raises:
-        ValueError: If the values of the head do not span its channels, so that no weights carry the mean.
+        ValueError: If the values of the head do not span its channels, so that no weights can produce the mean.
     """
     layer, head, _ = place
     values, change = outputs[layer].values[:, head], _change(outputs, place)
-    # The output of a head is changed by weights that carry the change, as interception replaces weights.
+    # Interception replaces weights, so the change of the output of a head is written as a change of its weights.
     weights = einsum(change, torch.linalg.pinv(values), "b n d, b d m -> b n m")
     missed = (einsum(weights, values, "b n m, b m d -> b n d") - change).abs().max()
     if missed > 1e-3 * change.abs().max() + torch.finfo(change.dtype).tiny:
@@ -101,7 +101,7 @@ def ablation_effect(subject: Subject, outputs: list[AttentionOutput], place: Pla
 
 @torch.no_grad()
 def direct_effect(outputs: list[AttentionOutput], weights: Tensor, place: Place) -> Tensor:
-    """Return how much the terms of the score fall in the same case, later layers unchanged: (B,).
+    """Return how much the terms of the score fall in the same ablation if later layers do not change: (B,).
 
     The weights are those of ``linear_readout``, (B, N, C).
     """
@@ -111,7 +111,7 @@ def direct_effect(outputs: list[AttentionOutput], weights: Tensor, place: Place)
 
 
 def _change(outputs: list[AttentionOutput], place: Place) -> Tensor:
-    """Return the change of the output of a head, if the mean takes the place of what it carries: (B, N, d)."""
+    """Return the change of the output of a head if what it carries from a token becomes the mean: (B, N, d)."""
     layer, head, token = place
     attn, values = outputs[layer].attn[:, head, :, token], outputs[layer].values[:, head, token]
     carried = einsum(attn, values, "b n, b d -> b n d")

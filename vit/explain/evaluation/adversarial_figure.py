@@ -1,4 +1,4 @@
-"""A figure of the attention of a model beside other attention with the same predictions."""
+"""A figure of the attention of a model beside different attention that gives the same predictions."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Confidence intervals of means, medians and shares, over images, and the number of images that would decide.
 
-All of them take images as independent; ``mean_of_clusters`` makes them so.
+All of them assume that images are independent. If they are not, ``mean_of_clusters`` returns numbers that are.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.support.extras import import_extra
 from vit.support.precision import in_double
 
-POWER = 0.8  # probability that the images that are called for decide, if the present value is the true one
+POWER = 0.8  # probability that as many images as are asked for decide, if the present value is the true one
 STEP, MOST = 1.15, 10_000  # numbers of images are tried in steps, up to a multiple of the present number
 
 
@@ -96,7 +96,7 @@ def spread_of_seeds(values: Tensor, confidence: float = 0.95) -> float:
 
 
 def widened(estimate: Estimate, spread: float) -> Estimate:
-    """Return an estimate whose bounds also hold for a second source of chance: distances are added as squares.
+    """Widen an estimate by the spread of a second source of chance: distances are added as squares.
 
     >>> str(widened(Estimate(0.5, 0.2, 0.5), spread=0.4))
     '0.50 (0.00 to 0.90)'
@@ -110,7 +110,7 @@ def widened(estimate: Estimate, spread: float) -> Estimate:
 def mean_of_clusters(values: Tensor, clusters: Tensor) -> Tensor:
     """Average the images of each cluster, such as the frames of a video: (B,), labels (B,) -> (clusters,).
 
-    Clusters are independent where their images are not, so an interval over them holds.
+    Clusters are independent even if the images in each are not, so an interval over clusters holds.
 
     >>> mean_of_clusters(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([7, 7, 4]))
     tensor([5., 2.])

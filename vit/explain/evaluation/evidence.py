@@ -29,7 +29,7 @@ TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the hig
 SEARCHED = 16  # images for which adversarial attention is searched: each costs more than a hundred passes
 SEARCH_STEPS = 75  # half the default of adversarial_attention; the search gets a little less far
 JOINTLY = "all layers jointly"
-UNTRAINED, MEAN_MAP = "untrained", "mean map"  # controls that are made of a method itself
+UNTRAINED, MEAN_MAP = "untrained", "mean map"  # controls that are made from a method itself
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Evidence:
     Attributes:
         images: Number of images.
         patches: Number of patches of each.
-        clusters: Number of clusters of images, whose means stand for images in all that follows but ``zero`` and
-            ``constant``; None if all images are independent.
+        clusters: Number of clusters of images. Their means replace the images in all that follows but ``zero`` and
+            ``constant``. None if all images are independent.
         zero: By method, whether its map is zero everywhere.
         constant: By method, whether its map has one value everywhere.
         other_class: By method, the rank correlation of the maps for the predicted class and the runner-up. Methods that
@@ -97,9 +97,9 @@ class Evidence:
         return self.images if self.clusters is None else self.clusters
 
     def of_clusters(self, clusters: Tensor) -> "Evidence":
-        """Return the same with the mean of each cluster in the place of its images: the cluster of each, (B,).
+        """Return the same with the mean of each cluster in place of its images, from the cluster of each image, (B,).
 
-        Images without a number, as of constant maps, are left out of the mean.
+        Images without a number, such as those with constant maps, are left out of the mean.
         """
         judged = ("other_class", "random_head", "random_weights", "noisy", "above_control")
         judged += ("order", "top", "flips", "corrected", "divergence")

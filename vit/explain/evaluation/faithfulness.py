@@ -37,7 +37,7 @@ class Curves(NamedTuple):
     def area_least_first(self) -> Tensor:
         """Area under the probability, least relevant removed first: (B,), high is good.
 
-        The insertion of Petsiuk et al. (2018) begins with an empty image instead, and adds the most relevant first.
+        The insertion of Petsiuk et al. (2018) instead begins with an empty image and adds the most relevant first.
         """
         return reduce(self.least_first, "b t -> b", "mean")
 

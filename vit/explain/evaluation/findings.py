@@ -24,7 +24,7 @@ class Finding:
     """One sentence of a report.
 
     Attributes:
-        level: Whether a map can be trusted in this: "green", "red", or "amber" for neither.
+        level: Whether a map can be trusted in this: "green" for yes, "red" for no, "amber" for neither.
         about: The subject.
         text: The sentence.
         more: If the level is amber, whether more images would decide, and how many.
@@ -44,7 +44,7 @@ class TrustReport:
         findings: The sentences.
         images: Number of images.
         intervals: Number of intervals that the findings depend on. All of them hold together.
-        clusters: Number of clusters of images, over whose means the intervals are; None if all images are independent.
+        clusters: Number of clusters of images; the intervals are over their means. None if all images are independent.
     """
 
     findings: list[Finding]
@@ -89,7 +89,7 @@ class TrustReport:
         return Path(path)
 
     def _by_method(self) -> list[tuple[str, list[tuple[str, Finding]]]]:
-        """Group the findings by their method, "" for those of none, each with the name of its check."""
+        """Group the findings by their method ("" if there is none), each with the name of its check."""
         named = [(*finding.about.rpartition(": ")[::2], finding) for finding in self.findings]
         grouped = groupby(named, key=lambda row: row[0])
         return [(method, [(check, finding) for _, check, finding in rows]) for method, rows in grouped]

@@ -1,4 +1,4 @@
-"""Scores of maps on images whose deciding place is known without annotation.
+"""Scores of maps on images in which the place that decides the class is known without annotation.
 
 There are two kinds of images. ``vit.data.planted`` hides a digit in clutter. A mosaic tiles four images and asks for
 the class of one (GridPG: Boehle, Fritz and Schiele 2021, "Convolutional Dynamic Alignment Networks for Interpretable

@@ -1,4 +1,4 @@
-"""Whether a map shows how information flows: noise is put into one patch token, and the read-out tokens are watched.
+"""Tests whether a map shows how information flows from patches: noise in one patch token moves the read-out tokens.
 
 Letters in the einops patterns: b batch, k patches changed in one pass, n tokens, d channels, r s grid rows and columns.
 """
@@ -23,15 +23,15 @@ FLOWING = ("rollout", "value_rollout", "attention", "value")  # methods that say
 def noise_effects(subject: Subject, seed: int = 0) -> Tensor:
     """Measure how far noise in the token of each patch moves the features that are read out: -> (B, rows, columns).
 
-    The noise is added before the first layer, with the standard deviation of the tokens of the image. The distance is
-    that of the class token, or of the mean that is read out, behind the last layer.
+    The noise is added before the first layer, with the standard deviation of the tokens of the image. The features are
+    the class token after the last layer, or the mean that is read out.
 
     Args:
         subject: Model, images and score; the score does not matter.
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If no module passes the tokens on before the first layer and behind the last one.
+        ValueError: If no module passes the tokens on before the first layer and after the last one.
     """
     anatomy = subject.anatomy
     if anatomy.parts.entry is None or anatomy.parts.last is None or anatomy.pooled:
@@ -81,7 +81,7 @@ def follow_noise(model: nn.Module, images: Tensor, methods: Sequence[str] = FLOW
 
 @torch.no_grad()
 def _features(subject: Subject, images: Tensor, change: Change) -> Tensor:
-    """Return what is read out of the tokens behind the last layer: (B, C, H, W) -> (B, D)."""
+    """Return what is read out of the tokens after the last layer: (B, C, H, W) -> (B, D)."""
     seen: list[Tensor] = []
     with subject.anatomy.parts.entry.changed(change), subject.anatomy.parts.last.seen(seen.append):
         subject.model(images)

@@ -1,8 +1,8 @@
 """Scores of methods on a model and images, always beside controls.
 
-Control maps ignore the model. Further controls are made of a method itself: the mean of its maps of other images, and
-its maps of untrained models. ``faithfulness.py`` has the measures of single images, ``ground_truth.py`` those against a
-known answer.
+Control maps ignore the model. Further controls are made from a method itself: the mean of its maps of other images, and
+its maps of untrained models. ``faithfulness.py`` has the measures of single images, ``ground_truth.py`` those that
+compare with a known answer.
 """
 
 import math
@@ -28,7 +28,7 @@ ERROR = 0.05  # probability that any comparison of a table is wrong
 FEWEST = 10  # images that a comparison of methods needs
 AREAS: dict[Removal, str] = {"token_drop": "drop", "mean_fill": "fill"}  # columns of the area between two curves
 SHARES = ("hits",)  # measures that are 0 or 1 for most images: their intervals are exact
-OWN = ("mean map", "untrained")  # controls that are made of a method
+OWN = ("mean map", "untrained")  # controls that are made from a method
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Scores(Table):
     """A table with a row for each method, and the values of single images behind its means.
 
     Attributes:
-        values: The value of each image, or of each cluster of images, by method and measure. A control that is made of
-            a method has the name of both, such as "rollout: untrained".
+        values: The value of each image, or of each cluster of images, by method and measure. The name of a control that
+            is made from a method has both names, such as "rollout: untrained".
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -214,7 +214,7 @@ def _untrained(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _own_controls(method: str, maps: Tensor, untrained: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Return names and maps of the controls that are made of a method; control maps have none."""
+    """Return names and maps of the controls that are made from a method; control maps have none."""
     if method in CONTROLS:
         return []
     of_method = zip(OWN, (mean_of_others(maps), untrained[method]), strict=True)

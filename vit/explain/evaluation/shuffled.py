@@ -18,7 +18,7 @@ from vit.capture.anatomy import Anatomy
 from vit.capture.attention import logits_of
 from vit.explain.maps import Subject, signed_map
 
-SEEDS = 8  # shuffles that a verdict rests on: after a single one, its seed would decide
+SEEDS = 8  # shuffles that a verdict rests on; with a single one, its seed would decide
 
 
 @torch.inference_mode(False)  # the copy is differentiated even if the caller is in inference mode
@@ -26,7 +26,7 @@ def shuffled(subject: Subject, seed: int, names: Collection[str] | None = None) 
     """Return the subject with a copy of its model whose parameters are shuffled, asked about the same class.
 
     Args:
-        subject: Model, images and score. The class is kept that the trained model predicts.
+        subject: Model, images and score. The copy is asked about the same class.
         seed: Seed of the shuffle.
         names: Parameters to shuffle. None is all of them, which gives an untrained model of the same architecture.
 
@@ -48,7 +48,7 @@ def shuffled(subject: Subject, seed: int, names: Collection[str] | None = None) 
 def head_parameters(subject: Subject) -> list[str]:
     """Return the names of the parameters that the logits depend on and no layer does: final norm and head.
 
-    The graph of a pass tells them, so the order in which a model registers its modules does not matter.
+    The autograd graph of a pass shows them, so the order in which a model registers its modules does not matter.
 
     Raises:
         ValueError: If the layers share one module.
@@ -92,7 +92,7 @@ def untrained_maps(subject: Subject, methods: Collection[str]) -> dict[str, Tens
 
 
 def mean_of_others(maps: Tensor) -> Tensor:
-    """Return for each image the mean map of the other images, each with a largest value of 1: -> (B, rows, columns).
+    """Return for each image the mean map of the other images, scaled to a largest value of 1: -> (B, rows, columns).
 
     It shows what a method marks in any image, such as the centre. A single image gets a constant map.
     """

@@ -1,4 +1,4 @@
-"""How alike two maps of an image are: in the order of all patches, and in their highest patches.
+"""Measures how alike two maps of an image are: in the order of all patches, and in their highest patches.
 
 Letters in the einops patterns: b batch, r s grid rows and columns, n patches.
 """

@@ -21,13 +21,13 @@ AGREE = 0.5  # above this rank correlation, or share of the highest patches in c
 USED = 0.10  # above this share of changed predictions, attention counts as used
 FAR = 0.35  # above this divergence, adversarial attention is far; about half of the largest, ln 2
 LEAST = 0.02  # removal area above that of a control, a mean difference of probabilities, from which on it counts
-CONCENTRATION = 3.0  # above this multiple of their even share of the read-out's attention, outlier tokens get too much
+CONCENTRATION = 3.0  # outlier tokens get too much of the read-out's attention above this multiple of their even share
 
 
 class Check(NamedTuple):
-    """A check of the maps of a method: what is measured, how it is said, and the verdicts, of which the first counts.
+    """A check of the maps of a method: what is measured, how it is said, and the possible verdicts.
 
-    If no verdict applies, the report says that the question is open.
+    The first verdict that applies counts. If none does, the report says that the question is open.
     """
 
     measured: str  # the attribute of the evidence
@@ -162,7 +162,7 @@ def _check_map(method: str, about: str, evidence: Evidence, confidence: float) -
 
 
 def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[Level, str, str] | None:
-    """Return why a map that differs from those of untrained models may yet not depend on training."""
+    """Return why a map may not depend on training although it differs from those of untrained models."""
     if method in evidence.random_head:
         of_head, count = median(evidence.random_head[method], confidence)
         if of_head(count).low > SAME:
@@ -178,7 +178,7 @@ def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[
 
 
 def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Finding]:
-    """Compare the removal area with that of every control: all must be surely below, or one is surely not."""
+    """Compare the removal area with every control: green if all are surely below, red if one is surely not."""
     found = {c: median(values, confidence) for (m, c), values in evidence.above_control.items() if m == method}
     if not found:
         return []
@@ -266,13 +266,13 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
     findings = []
     verdicts = (
         Verdict("amber", "a picture of attention is one of many that fit", above=FAR),
-        # Not green: a search that finds none is no proof.
+        # This is not green: a search that finds none is no proof.
         Verdict("amber", "the search found none that is far away, though there may be", below=FAR),
     )
     for where, divergence in evidence.divergence.items():
         far, images = median(divergence, confidence)
         level, words, more = decide(far, images, "that is far", verdicts, confidence, evidence.unit)
-        if more != NO_MORE:  # others than these would not be searched
+        if more != NO_MORE:  # no more images than these are searched
             at_most = f"at most {SEARCHED} images are searched"
             more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
         text = (

@@ -46,9 +46,9 @@ def decide(
     confidence: float,
     unit: str = "image",
 ) -> tuple[Level, str, str]:
-    """Return level and words of the first verdict that applies, or amber and that the question is open.
+    """Return level and words of the first verdict that applies; if none does, amber and that the question is open.
 
-    The third text says of an amber level whether more images (or other units) would give another verdict.
+    For an amber level, the third text says whether more images (or other units) would give another verdict.
     """
 
     def find(count: float) -> Verdict | None:

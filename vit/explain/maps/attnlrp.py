@@ -57,9 +57,9 @@ def attnlrp(subject: Subject) -> Tensor:
 
 
 def _entry(subject: Subject) -> Boundary:
-    """Return where all that the logits are computed from enters the first layer.
+    """Return the place at the entry of the first layer whose tokens alone determine the logits.
 
-    The first module of a layer may see a part: its attention alone, beside a skip connection in a forward method.
+    The first module of the layer may be the wrong place: a forward method may add a skip connection around it.
     """
     parts = subject.anatomy.parts
     for place in (parts.layers[0], parts.entry):
@@ -171,7 +171,7 @@ class _Call:
 
     @torch.no_grad()
     def is_constant(self) -> bool:
-        """Return whether the result does not depend on its inputs at all, as that of a product with 0."""
+        """Return whether the result does not depend on its inputs at all, such as a product with 0."""
         zeros, noise = ({id(x): draw(x) for x in self.inputs} for draw in (torch.zeros_like, torch.randn_like))
         at = [_floats(self.with_inputs(changed)) for changed in ({}, zeros, noise)]
         return bool(at[0]) and all(

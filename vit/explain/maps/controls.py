@@ -55,8 +55,8 @@ def edges(subject: Subject) -> Tensor:
 def deviation(subject: Subject) -> Tensor:
     """Return how far the pixels of each patch are from the mean colour of training images: -> (B, rows, columns).
 
-    That colour is 0, as images are normalised. The mean of a batch would depend on its other images, and that of one
-    image would be the image itself.
+    That colour is 0, because images are normalised. The mean of a batch would depend on its other images, and that of a
+    single image would be the image itself.
     """
     return _mean_over_patches(subject, subject.images)
 

@@ -25,7 +25,7 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
     The map is ``(sum_d w_d z_d)+``: ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If the logits read
-    the class token, patches have no gradient after the norm before the last attention.
+    the class token, patches have no gradient after the last attention, so tokens are read before it.
 
     Args:
         subject: Model, images and score.

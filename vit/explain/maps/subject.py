@@ -83,7 +83,7 @@ class Subject:
 
     @cached_property
     def score_readout(self) -> Tensor:
-        """``readout`` without tokens that the score does not read, as where each class has a token of its own."""
+        """``readout`` without tokens that the score does not read, such as tokens of other classes."""
         readout = self.readout
         if self.anatomy.pooled or ((readout > 0).sum(dim=1) == 1).all():
             return readout
@@ -106,9 +106,9 @@ class Subject:
 
     @cached_property
     def cell_of_pixel(self) -> Tensor:
-        """Index of the patch of each pixel, (H, W): the nearest one if patches overlap, -1 if the model sees none.
+        """Index of the patch of each pixel, (H, W): the nearest one if patches overlap, -1 if no patch sees the pixel.
 
-        If the model has no patches that are known, the grid divides the image evenly.
+        If the patches of the model are not known, the grid divides the image evenly.
         """
         try:
             return self.anatomy.cells

@@ -38,7 +38,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the rollout of the vectors that tokens add to each other: -> (B, rows, columns).
 
-    As ``rollout``, but with ``|| sum_h A_nm^h W_O^h v_m^h + [n = m] x_n ||`` in place of attention. Each row is divided
+    This is ``rollout`` with ``|| sum_h A_nm^h W_O^h v_m^h + [n = m] x_n ||`` in place of attention. Each row is divided
     by its sum. The skip connection x_n counts by its length instead of 1/2 (Kobayashi et al. 2021, EMNLP). The norm
     before an attention is part of the values. MLPs and norms after a skip connection are left out.
 
@@ -72,7 +72,7 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
     """Return what each attention adds, and the tokens that enter each layer, to which it is added.
 
     Raises:
-        ValueError: If something else comes between an attention and this sum, as a norm or a gate.
+        ValueError: If something else comes between an attention and this sum, such as a norm or a gate.
     """
     anatomy, name = subject.anatomy, type(subject.model).__name__
     residuals: list[Tensor] = []

@@ -1,6 +1,6 @@
 """Test-time augmentation: logits averaged over several views of an image.
 
-Logits are averaged and not probabilities, as in airbench (Jordan 2024), so that accuracies compare with published ones.
+Logits are averaged, not probabilities, as in airbench (Jordan 2024), so that accuracies compare with published ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ def classify_views(classify: Callable[[Tensor], Tensor], images: Tensor, views: 
     """Return the logits of the unchanged images and the weighted mean over views: (B, num_classes) each, float32.
 
     Args:
-        classify: Maps images (B, C, H, W) to logits (B, num_classes); called for one view after the other, which takes
-            the memory of one.
+        classify: Maps images (B, C, H, W) to logits (B, num_classes). It is called for each view in turn, which takes
+            the memory of one view.
         images: Images (B, C, H, W), bytes or floats.
-        views: "none" is the images alone; "flip" is the images and their mirror images; "six" is these two with half of
-            the weight, and both of the images shifted by one pixel in two directions with the other half.
+        views: "none" is the images alone; "flip" is the images and their mirror images. "six" is these two with half of
+            the weight, and with the other half the same two of the images shifted by one pixel in two directions.
     """
     weights = WEIGHTS[views]
     logits = [classify(view).float() for _, view in zip(weights, views_of(images), strict=False)]

@@ -24,12 +24,12 @@ class ClassCurves(NamedTuple):
 
 
 def has_curves(probabilities: Tensor, is_positive: Tensor) -> bool:
-    """Return whether a class has curves, which need images of it, others, and probabilities that are numbers: (N,)."""
+    """Return whether a class has curves: they need images with and without it, and finite probabilities, (N,)."""
     return bool(is_positive.any() and not is_positive.all() and probabilities.isfinite().all())
 
 
 def areas(probabilities: Tensor, is_positive: Tensor) -> tuple[float | None, float | None]:
-    """Return the area below the ROC curve and the average precision of a class; None where they have no value.
+    """Return the area below the ROC curve and the average precision of a class; None if they are undefined.
 
     Args:
         probabilities: Of the class, (N,).
@@ -42,7 +42,7 @@ def areas(probabilities: Tensor, is_positive: Tensor) -> tuple[float | None, flo
 
 
 def curves(probabilities: Tensor, is_positive: Tensor) -> ClassCurves:
-    """Return the curves of a class of which there are images, and of others: (N,), (N,)."""
+    """Return the curves of a class for which ``has_curves`` is true: (N,), (N,)."""
     true = is_positive.long()
     false_positives, true_positives, _ = binary_roc(probabilities, true)
     precision, recall, _ = binary_precision_recall_curve(probabilities, true)
@@ -50,7 +50,7 @@ def curves(probabilities: Tensor, is_positive: Tensor) -> ClassCurves:
 
 
 def youden_threshold(probabilities: Tensor, is_positive: Tensor) -> float | None:
-    """Return the probability from which on an image counts as positive, by the largest Youden's J; None without one.
+    """Return the threshold of the probability that has the largest Youden's J; None if the class has no curves.
 
     J is sensitivity + specificity - 1 (Youden 1950). Unlike F1 it depends neither on the share of positive images nor
     on which of the two classes is called positive. The threshold is in the middle between the two probabilities that it
@@ -71,12 +71,12 @@ def youden_threshold(probabilities: Tensor, is_positive: Tensor) -> float | None
     best = thresholds[1:][(true_positives - false_positives)[1:].argmax()]
     below = probabilities[probabilities < best]
     middle = (best + below.max()) / 2 if len(below) else best
-    # Between two neighbouring numbers there is none, and the middle is rounded to one of them.
+    # Between neighbouring floats there is no number: the middle is rounded to one of them.
     return float(middle if (middle > below).all() else best)
 
 
 def threshold_scores(probabilities: Tensor, is_positive: Tensor, threshold: float) -> dict[str, float | None]:
-    """Return what a threshold is worth on images: sensitivity, specificity and precision; None for a share of none.
+    """Return sensitivity, specificity and precision at a threshold; None for a share of no images.
 
     >>> import torch
     >>> threshold_scores(torch.tensor([0.1, 0.6, 0.4, 0.9]), torch.tensor([False, False, True, True]), 0.5)

@@ -1,4 +1,4 @@
-"""Sums over an evaluation, what it found of each image, and the scores that follow; the most confident mistakes."""
+"""The evaluation of a classifier: sums over batches, results of each image, scores, the most confident mistakes."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from vit.training.description import number_or_none
 
 MISTAKES = 32
 BEST = 5  # predictions among which top-5 accuracy looks for the class
-MOST_KEPT = 1000  # most classes of which all probabilities are kept; of more, only those of the five best of an image
+MOST_KEPT = 1000  # most classes of which all probabilities are kept; of more, only the five best of each image
 MOST_CONFUSED = 20  # pairs of classes in the scores
 MOST_ROWS = 200  # classes in the scores; of more, the 100 lowest and the 100 highest
 BINS = 15  # of confidence, as in Guo et al. 2017, "On Calibration of Modern Neural Networks"
@@ -40,7 +40,7 @@ class Evaluation:
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
-        # For each class: its images, the predictions of it, and the right ones of these.
+        # For each class: number of its images, of its predictions, and of its correct predictions.
         self.of_classes = torch.zeros(3, num_classes, dtype=torch.long, device=device)
         precise = most_precise(device)
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
@@ -58,7 +58,7 @@ class Evaluation:
         """Add a batch: logits (B, classes), labels (B,).
 
         ``of_views`` are the mean logits over several views of each image, (B, classes); they change no score but
-        ``accuracy_views``. ``index`` is the place of each image in the data set, (B,); None counts them.
+        ``accuracy_views``. ``index`` is the place of each image in the data set, (B,); None numbers them as they come.
         """
         if of_views is not None:
             self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
@@ -87,10 +87,10 @@ class Evaluation:
 
     @cached_property
     def rows(self) -> dict[str, Tensor]:
-        """What was found of each image of the processes that called ``gather``, in the order of the data set.
+        """The results of each image, of all processes that called ``gather``, in the order of the data set.
 
-        The columns are "index", "label", "best" and "classes", the five highest probabilities with their classes, and
-        "best_over_views" and "classes_over_views". Of at most 1,000 classes, "probabilities" has all.
+        The columns are "index", "label", "best" and "classes" (the five highest probabilities and their classes), and
+        "best_over_views" and "classes_over_views". With at most 1,000 classes, "probabilities" has all of them.
         """
         return self.image_rows.gather()
 
@@ -100,7 +100,7 @@ class Evaluation:
 
     @cached_property
     def areas(self) -> list[tuple[float | None, float | None]]:
-        """Area below the ROC curve, and average precision, of each class; None where they have no value."""
+        """Area below the ROC curve, and average precision, of each class; None if they are undefined."""
         if "probabilities" not in self.rows:
             return [(None, None)] * self.of_classes.shape[1]
         probabilities, label = self.rows["probabilities"], self.rows["label"]
@@ -125,14 +125,14 @@ class Evaluation:
 
     @property
     def confusions(self) -> list[tuple[int, int, int]]:
-        """The pairs of a class and another one that most of its images are taken for, with their number of images."""
+        """The most frequent confusions: true class, predicted class, and number of images."""
         label, predicted = self.rows["label"], self.rows["classes"][:, 0]
         pairs, counts = torch.stack([label, predicted])[:, label != predicted].unique(dim=1, return_counts=True)
         order = counts.argsort(descending=True, stable=True)[:MOST_CONFUSED]
         return list(zip(*pairs[:, order].tolist(), counts[order].tolist(), strict=True))
 
     def best_threshold(self) -> float | None:
-        """Return the threshold of the second of two classes that has the largest Youden's J; None without one."""
+        """Return the threshold of the second of two classes with the largest Youden's J; None if it has no curves."""
         return youden_threshold(self.rows["probabilities"][:, POSITIVE], self.rows["label"] == POSITIVE)
 
     def sums(self) -> list[Tensor]:
@@ -160,11 +160,11 @@ class Evaluation:
         return self.loss_sum.item() / max(self.count, 1)
 
     def scores(self, class_names: Sequence[str], threshold: float | None = None) -> dict[str, Any]:
-        """Return the scores of the evaluation and of each class, ready for JSON; of two classes, of a threshold, too.
+        """Return the scores of the evaluation and of each class, ready for JSON; for two classes, also at a threshold.
 
-        What has no value is None: all scores of a class without images, precision of a class that is never predicted,
+        An undefined score is None: all scores of a class without images, precision of a class that is never predicted,
         areas if all images are of one class or there are more than 1,000 classes, top-5 accuracy of five classes or
-        fewer. Of more than 1,000 classes, "classes" has those of the lowest and of the highest F1. Balanced accuracy
+        fewer. With more than 1,000 classes, "classes" has those of the lowest and of the highest F1. Balanced accuracy
         and the areas below the curves are means over the classes with images; the calibration error is the expected
         one (ECE).
         """
@@ -243,7 +243,7 @@ def lowest_and_highest(rows: Sequence[dict[str, Any]], score: str) -> list[dict[
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are there; None if there are none.
+    """Return the mean of the values that are not None; None if all are.
 
     >>> mean_of_known([0.5, None, 1.0]), mean_of_known([None])
     (0.75, None)

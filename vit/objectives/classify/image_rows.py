@@ -1,4 +1,4 @@
-"""What an evaluation found of each image, of all processes together, in the order of the data set."""
+"""The results of an evaluation for each image, of all processes together, in the order of the data set."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class ImageRows:
         """Add a batch.
 
         Args:
-            index: Place of each image in the data set, (B,); None counts the images as they come.
+            index: Place of each image in the data set, (B,); None numbers the images as they come.
             is_real: Whether the row is of an image and not padding, (B,).
             columns: Values of each image, (B, ...).
         """
@@ -65,9 +65,9 @@ def places_in_evaluation(trainer: Trainer) -> list[Tensor]:
 
 
 def is_of_data(place: Tensor | None, images: Tensor) -> Tensor:
-    """Return which images of a batch are of the data, boolean (B,): all, or those whose place says so.
+    """Return which images of a batch are not padding, boolean (B,); all if their places are not known.
 
-    Labels do not tell: an image that has none may be labelled -1, as one that only fills the batch up.
+    Labels do not tell: an image without a label may have the label -1, as padding has.
     """
     return images.new_ones(len(images), dtype=torch.bool) if place is None else (place != PADDING).to(images.device)
 
@@ -75,8 +75,8 @@ def is_of_data(place: Tensor | None, images: Tensor) -> Tensor:
 def places_of_images(loader: Any) -> list[Tensor]:
     """Return the place of each image in the data set, (B,) for each batch of a loader; [] if it is not known.
 
-    It is known of our sampler, which yields the same batches in each evaluation, and of Lightning's for several
-    processes.
+    It is known for our sampler, which yields the same batches in each evaluation, and for Lightning's sampler for
+    several processes.
     """
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, BatchSampler):

@@ -56,11 +56,12 @@ class ViTClassifier(Objective, EncoderModule):
         patch_drop_until: Share of the training, in (0, 1], after which patch_drop no longer drops patches: the model
             then adapts to whole images (as in Li et al. 2023, who tune FLIP without masks at the end).
         init_from: Trained weights to start from, which vit.load can read: a checkpoint, cifar10, or weights of timm,
-            transformers, torchvision and others. Patches and positions are resized where their sizes differ, and the
-            head starts anew for other classes. An ImageCompleter gives its blocks. None starts from init alone.
-        freeze: Number of blocks, from the first on, that stay as they are, with the embedding: they are not trained,
-            and their dropout and drop_path are off. As many as depth leave final norm and head (a linear probe); None
-            trains all.
+            transformers, torchvision and other libraries. Patches and positions are resized if their sizes differ, and
+            the head starts anew for other classes. Of an ImageCompleter, the blocks and the last norm are taken. None
+            starts from init alone.
+        freeze: Number of blocks, from the first on, that are frozen, together with the embedding: not trained, without
+            dropout and drop_path. If it is depth, only final norm and head are trained (a linear probe). None trains
+            all.
         test_views: Views of each test image whose logits are averaged for a second accuracy, test_accuracy_views: the
             image and its mirror image ("flip"), or both also shifted by one pixel in two directions ("six"). "none"
             measures only test_accuracy, which is always the accuracy on the unchanged images.
@@ -119,7 +120,7 @@ class ViTClassifier(Objective, EncoderModule):
         self.has_taken_weights = False  # those of init_from, which a further fit must not take again
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
         self.threshold: float | None = None  # of the second of two classes, chosen on validation images
-        self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
+        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
 
     @property
     def drop_rate(self) -> float:
@@ -197,7 +198,7 @@ class ViTClassifier(Objective, EncoderModule):
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the cross-entropy with the labels, or with the soft targets of mixup and cutmix.
 
-        The weight of a class is that of its images. torch would weight the smoothed targets instead: with one image of
+        A class weight applies to the images of the class. torch would weight the smoothed targets: with one image of
         a class among a thousand, the share that smoothing gives this class would outweigh the label of every image.
         """
         images, targets = batch
@@ -216,7 +217,7 @@ class ViTClassifier(Objective, EncoderModule):
         return Evaluation(self.network.num_classes, self.device)
 
     def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images its batches are of."""
+        """Start an evaluation, and note which images are in each batch."""
         super().on_validation_epoch_start()
         self.places = places_in_evaluation(self.trainer)
 
@@ -270,7 +271,7 @@ class ViTClassifier(Objective, EncoderModule):
         return evaluated_rows(self.evaluation.rows, self.names, has_views=self.hparams.test_views != "none")
 
     def results(self, split: str) -> dict[str, Any]:
-        """Return the monitored score of the last evaluation and, of test images, that over views."""
+        """Return the monitored score of the last evaluation and, for test images, the score over views."""
         found, views, name = super().results(split), self.hparams.test_views, f"{self.monitor.name}_views"
         if split == "test":
             of_views = None if views == "none" else getattr(self.evaluation, name)
@@ -292,7 +293,7 @@ class ViTClassifier(Objective, EncoderModule):
 
     @classmethod
     def tables(cls, scores: dict[str, Any], split: str | None) -> list[Table]:
-        """Return the scores of the classes, the lowest F1 first, large confusions, and what a threshold is worth."""
+        """Return the scores of the classes, the lowest F1 first, large confusions, and the scores at a threshold."""
         return [
             *class_table(scores, split, "lowest F1 first", SHARES),
             *confusions_table(scores, split),

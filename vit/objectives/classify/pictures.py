@@ -26,7 +26,7 @@ MISTAKES = {"across": 5, "width": 1.5, "fontsize": 8}
 def draw_classification(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
     """Draw the last evaluation of a ``ViTClassifier``, if there was one, and the attention, into a folder.
 
-    Of more than 100 classes there is neither a confusion matrix nor a picture of curves.
+    With more than 100 classes there is neither a confusion matrix nor a picture of curves.
     """
     evaluation = classifier.evaluation
     if evaluation is not None:
@@ -49,7 +49,7 @@ def draw_classification(classifier: LightningModule, folder: Path, split: str, i
 
 
 def draw_attention(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
-    """Draw which patches of a few images of a split their classes rest on, or print why there is no such picture."""
+    """Draw which patches speak for the classes of a few images of a split, or print why there is no such picture."""
     title, path = f"What speaks for the most probable class, {split} images", folder / "attention.png"
     try:
         draw_map(classifier, image_set, classifier.hparams.class_names, title, path)
@@ -59,7 +59,7 @@ def draw_attention(classifier: LightningModule, folder: Path, split: str, image_
 
 @plain_text
 def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, path: Path) -> None:
-    """Draw the confusion matrix, each row in per cent of its class; of few classes, the number of images below."""
+    """Draw the confusion matrix, each row in per cent of its class; with few classes, also the numbers of images."""
     counts = evaluation.confusion.cpu().numpy()
     shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     written = len(class_names) <= MOST_WRITTEN_CLASSES
@@ -92,7 +92,7 @@ def draw_confusion(evaluation: Evaluation, class_names: list[str], title: str, p
 def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
     """Draw precision, recall and F1 of each class as dots, the class of the lowest F1 on top.
 
-    Of more than 100 classes, those of the lowest F1 are drawn; classes without images come last.
+    With more than 100 classes, those of the lowest F1 are drawn; classes without images come last.
     """
     ranked = sorted(scores["classes"], key=lambda row: 2 if row["f1"] is None else row["f1"])
     rows = ranked[:MOST_CLASSES]
@@ -100,7 +100,7 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
         title += f": the {len(rows)} of the lowest F1 of {count:,}"
     figure = Figure(figsize=(8, 1.4 + 0.22 * len(rows)))
     axes = figure.subplots()
-    # Of a class without images nothing is known; its precision is zero or none.
+    # A class without images gets no dots, even if its precision is 0 and not None.
     values = {
         name: np.array([np.nan if row["f1"] is None or row[name] is None else 100 * row[name] for row in rows])
         for name in ("precision", "recall", "f1")
@@ -121,7 +121,7 @@ def draw_classes(scores: dict[str, Any], title: str, path: Path) -> None:
 
 @plot_style
 def draw_reliability(scores: dict[str, Any], title: str, path: Path) -> None:
-    """Draw the accuracy of the images of about the same confidence over their confidence, and their number below."""
+    """Draw accuracy over confidence, for bins of images of about the same confidence, and their number below."""
     bins = scores["reliability"]
     filled = [row for row in bins if row["count"]]
     confidence, accuracy = (100 * np.array([row[name] for row in filled]) for name in ("confidence", "accuracy"))
@@ -156,11 +156,11 @@ def draw_mistakes(evaluation: Evaluation, class_names: list[str], image_set: Ima
 
 
 def draw_mistaken(image_set: ImageSet, indices: list[int], captions: list[str], title: str, path: Path) -> None:
-    """Draw images of a split with what is wrong about each above it."""
+    """Draw images of a split, each below a caption that says what is wrong."""
     images = list(image_set.decode(torch.tensor(indices))[0]) if indices else []
     draw_captioned(images, captions, [ORANGE] * len(images), title, path, **MISTAKES)
 
 
 def caption_of_file(file: str) -> str:
-    """Return the end of a file's name, or "image 7" for the number of an image that is of no file."""
+    """Return the end of a file's name, or "image 7" for the number of an image that has no file."""
     return f"image {file}" if file.isdecimal() else end_of(file, FILE_LETTERS)

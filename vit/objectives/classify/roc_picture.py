@@ -13,7 +13,7 @@ from vit.objectives.classify.curves import ClassCurves, curves, has_curves, thre
 from vit.support.captioned import trim_names
 from vit.support.plotting import GREY, SERIES, drawable, plain_text, plot_style, save_figure
 
-MOST_COLOURED = 12  # classes with a colour and a name; of more, the lowest areas are named
+MOST_COLOURED = 12  # classes with a colour and a name; of more, only those of the lowest areas have them
 LOWEST = 5
 NAME_LETTERS = 24
 MOST_TOLD = 2  # classes without a curve that the title names
@@ -37,7 +37,7 @@ def draw_curves(
         probabilities: Of each class, (N, C).
         targets: Whether each image is of each class, boolean (N, C).
         scores: The scores of the evaluation, whose "classes" have the areas.
-        shown: Numbers of the classes to draw. The two curves of two classes say the same, and one is drawn.
+        shown: Numbers of the classes to draw. Of two classes, one is enough, as the curves of the other say the same.
         title: Beginning of the title.
         path: File of the picture.
         threshold: Probability whose point is marked, if one class is shown.
@@ -72,7 +72,7 @@ def draw_curves(
 
 
 def _without_curve(shown: Sequence[int], drawn: Mapping[int, Any], scores: Mapping[str, Any]) -> str:
-    """Return the end of the title that tells which classes have no curve."""
+    """Return the end of the title, which tells which classes have no curve."""
     without = [scores["classes"][number]["name"] for number in shown if number not in drawn]
     if not without:
         return ""
@@ -99,7 +99,7 @@ def _draw_means(panels: Sequence[Axes], found: Sequence[ClassCurves], rows: Sequ
     """Draw the mean curves over the classes, each read at the same places."""
     true_positives = [np.interp(GRID, curve.false_positive_rate, curve.true_positive_rate) for curve in found]
     rising = np.append(0, np.mean(true_positives, axis=0))
-    # From the highest recall on, as a precision holds up to its recall.
+    # At each recall, the precision of the last point that reaches it, as a precision holds up to its recall.
     precision = [curve.precision.numpy()[_last_reaching(curve.recall.numpy())] for curve in found]
     roc_area, precision_area = (np.mean([row[name] for row in rows]) for name in ("roc_auc", "average_precision"))
     label = f"mean: {roc_area:.3f}, {precision_area:.3f}"
@@ -108,7 +108,7 @@ def _draw_means(panels: Sequence[Axes], found: Sequence[ClassCurves], rows: Sequ
 
 
 def _last_reaching(recall: np.ndarray) -> np.ndarray:
-    """Return, for each place of the grid, the last point whose recall, which falls, reaches it."""
+    """Return, for each place of the grid, the last point whose recall reaches it; recall falls from point to point."""
     return len(recall) - 1 - np.searchsorted(recall[::-1], GRID)
 
 

@@ -11,7 +11,7 @@ from vit.training.description import NONE, Table, tenths
 
 AREAS = {"roc_auc": "ROC area", "average_precision": "PR area"}  # which results of earlier versions lack
 SHARES = {"f1": "F1, %", "precision": "precision, %", "recall": "recall, %"}
-FILE_LETTERS = 48  # of a file in the report
+FILE_LETTERS = 48  # of the name of a file in the report
 MOST_IN_MATRIX = 100  # classes of a confusion matrix
 MOST_COLUMNS = 100  # classes with a column of their probability in the table of images
 
@@ -38,10 +38,10 @@ def probability_rows(probabilities: Tensor, names: Sequence[str]) -> list[dict[s
 
 
 def evaluated_rows(found: Mapping[str, Tensor], names: Sequence[str], *, has_views: bool) -> dict[int, dict[str, str]]:
-    """Return the row of each image by its place in the data set; of few classes, with the probability of each.
+    """Return the row of each image by its place in the data set; with few classes, also the probability of each.
 
     Args:
-        found: What an evaluation found of each image: its ``rows``.
+        found: The results of an evaluation for each image: its ``rows``.
         names: Names of the classes.
         has_views: Whether to add the prediction over several views.
     """
@@ -66,7 +66,7 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
 
     Args:
         scores: The scores of an evaluation.
-        split: What its images are for.
+        split: The split of its images.
         corner: Title of the column of names.
         shares: Title of the column of each share; the first share orders the rows.
     """
@@ -116,7 +116,7 @@ def thousandths(area: float | None) -> str:
 
 
 def threshold_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
-    """Return what the threshold of two classes is worth; [] if there is none."""
+    """Return the scores at the threshold of two classes; [] if there is none."""
     found = scores.get("threshold")
     if not found:
         return []
@@ -160,7 +160,7 @@ def mistakes_table(rows: Sequence[Mapping[str, str]]) -> list[Table]:
 
 
 def files_title(shown: int, count: int, what: str) -> str:
-    """Return the heading of a table of mistakes, most of which may be left out.
+    """Return the heading of a table of mistakes, of which it may show only the most confident.
 
     >>> files_title(32, 1442, "mistakes"), files_title(2, 2, "mistakes")
     ('Files of the 32 most confident of 1,442 mistakes', 'Files of the mistakes, the most confident first')

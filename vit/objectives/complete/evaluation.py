@@ -1,4 +1,4 @@
-"""Sums over the predicted pixels of an evaluation, beside those of simple baselines.
+"""Sums over the predicted pixels of an evaluation, for the model and for simple baselines.
 
 Letters in the einops patterns: b images, r s rows and columns of pixels, v colours.
 """
@@ -18,7 +18,7 @@ class PixelStatistics:
     """How often each colour occurs in training images, alone and to the right of each colour (``count_pixels``)."""
 
     def __init__(self, counts: Tensor) -> None:
-        # One more than was counted, so that what never occurred is improbable and not impossible.
+        # One more than was counted, so that colours that never occurred are improbable, not impossible.
         self.histogram = ((counts.sum(dim=0) + 1) / (counts.sum() + counts.shape[1])).log()
         self.neighbours = ((counts + 1) / (counts + 1).sum(dim=1, keepdim=True)).log()
 
@@ -51,7 +51,7 @@ def count_pixels(pixels: Tensor, palette_size: int) -> Tensor:
 
 
 class CompletionEvaluation:
-    """Sums over the batches of an evaluation: pixels that are predicted, and what baselines say of the same pixels."""
+    """Sums over the batches of an evaluation: the losses of the model and of baselines on the predicted pixels."""
 
     def __init__(self, statistics: PixelStatistics, area: int, device: torch.device) -> None:
         self.area = area  # pixels of a token
@@ -64,8 +64,8 @@ class CompletionEvaluation:
     def update(self, logits: Tensor, pixels: Tensor, counted: Tensor, hidden: Tensor) -> None:
         """Add images: logits (B, r, s, V), numbers of colours (B, r, s), and two boolean masks (B, r, s).
 
-        ``counted`` are the pixels that are counted. ``hidden`` are those that the model did not see while it predicted
-        the pixel to their right.
+        ``counted`` are the pixels that are counted. ``hidden`` are the pixels that the model did not see while it
+        predicted the pixel to their right.
         """
         losses = F.cross_entropy(rearrange(logits.float(), "b r s v -> b v r s"), pixels, reduction="none")
         right = (logits.argmax(dim=-1) == pixels) & counted

@@ -33,7 +33,7 @@ from vit.training.schedule import Decay
 
 Prediction = Literal["causal", "masked", "middle"]
 MODELS: dict[str, type[PixelModel]] = {"causal": ImageGPT, "masked": MaskedImageModel, "middle": MiddleModel}
-MOST_IMAGES = 20_000  # of which palette and baselines are learned
+MOST_IMAGES = 20_000  # from which palette and baselines are learned
 PART = 256  # images that are decoded and counted at once
 
 
@@ -47,15 +47,15 @@ class ImageCompleter(Objective):
             size. The work grows with the square of the number of pixels.
         patch_size: Rows and columns of pixels that are one token; 1 takes each pixel by itself.
         palette_size: Number of different tokens, which k-means chooses: colours, or patches.
-        objective: Each pixel from those before it, row by row ("causal", as in Image GPT), hidden pixels from all
-            others ("masked", as in BERT), or each pixel of the middle rows from those before it and from the rows
-            above and below ("middle").
+        objective: What is predicted: each pixel from the pixels before it, row by row ("causal", as in Image GPT),
+            hidden pixels from all visible ones ("masked", as in BERT), or each pixel of the middle rows from the rows
+            above and below and the middle pixels before it ("middle").
         embed_dim: Channels of a token.
         depth: Number of blocks.
         num_heads: Attention heads of a block; must divide ``embed_dim``.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
-        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or angles that queries
-            and keys are turned by ("rope").
+        positions: Positions of the pixels: "learned", fixed sine-cosine codes ("sincos"), or rotary angles of queries
+            and keys ("rope").
         dropout: Probability of zeroing a channel after the embedding and after each projection, in [0, 1).
         kwargs: Training.
 
@@ -112,7 +112,7 @@ class ImageCompleter(Objective):
         self.network = MODELS[objective](palette_size, self.grid, embed_dim, depth, num_heads, **further)
         # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
-        self.places: list[Tensor] = []  # in the data set, of the images of each batch of an evaluation
+        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
 
     def setup(self, stage: str) -> None:
@@ -144,7 +144,7 @@ class ImageCompleter(Objective):
             return quantise(resize_images(images, self.size), self.palette.float())
 
     def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Choose pixels to hide, at least one of an image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
+        """Choose pixels to hide, at least one per image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
         noise = torch.rand(pixels.shape, generator=generator).to(pixels.device)
         noise = rearrange(noise, "b r s -> b (r s)")
         count = (shares * noise.shape[1]).ceil().clamp(min=1)
@@ -192,7 +192,7 @@ class ImageCompleter(Objective):
         return counted if self.hparams.objective == "masked" else torch.zeros_like(counted)
 
     def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images its batches are of."""
+        """Start an evaluation, and note which images are in each batch."""
         super().on_validation_epoch_start()
         self.places = places_in_evaluation(self.trainer)
 
@@ -246,7 +246,7 @@ class ImageCompleter(Objective):
         return self.network.complete(pixels, hidden, generator=generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
-        """Return the bits per pixel of the readable images of a batch, (B,): the fewer, the more like the training."""
+        """Return the bits per pixel of the readable images of a batch, (B,): fewer for images like the training's."""
         images, files, _ = batch
         if not files:
             return torch.empty(0)

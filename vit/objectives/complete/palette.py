@@ -1,4 +1,4 @@
-"""Images as numbers of colours, or of small patches: a palette learned from images, and the nearest entry of it.
+"""Images as numbers of colours or small patches: learns a palette from images, and finds its nearest entries.
 
 Letters in the einops patterns: b images, c channels, h w rows and columns of tokens, p q those of the pixels in a
 patch, k entries of the palette, d numbers of an entry.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.support.checks import check_positive_int
 
-MOST_PATCHES = 100_000  # of which a palette is learned
+MOST_PATCHES = 100_000  # from which a palette is learned
 SEED = 0  # of their choice and of k-means: the same images give the same palette
 
 

@@ -1,1 +1,1 @@
-"""DINO: a student predicts what a teacher, the average of earlier students, says of other views; without labels."""
+"""DINO: without labels, a student predicts what a teacher, the average of earlier students, says of other views."""

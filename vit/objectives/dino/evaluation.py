@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.objectives.feature_evaluation import FeatureEvaluation
 
-LEAST_INFORMATION = 0.02  # nats; below it, the prototypes are the same for all images
+LEAST_INFORMATION = 0.02  # nats; below it, the teacher says nearly the same of all images
 
 
 class DistillationEvaluation(FeatureEvaluation):
@@ -23,7 +23,7 @@ class DistillationEvaluation(FeatureEvaluation):
         self.entropy = torch.zeros_like(self.loss_sum)  # sum over views
 
     def count_prototypes(self, probabilities: Tensor) -> None:
-        """Add the probabilities of the prototypes that the teacher gives views: (V, B, K)."""
+        """Add the teacher's probabilities of the prototypes for each view: (V, B, K)."""
         of_each = rearrange(probabilities, "v b k -> (v b) k").to(self.probabilities)
         self.probabilities += reduce(of_each, "b k -> k", "sum")
         self.entropy += torch.special.entr(of_each).sum()

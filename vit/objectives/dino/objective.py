@@ -85,7 +85,7 @@ class DINO(ViewLearner):
                 "out, and set teacher_decay"
             )
         super().__init__(**kwargs)
-        # Initial weights may be drawn again after the copy, as those of init mimetic.
+        # The student's initial weights may change after the copy, as by init mimetic.
         self.network.move_teacher(1.0)
         self.register_buffer("centre", torch.zeros(prototypes))
 
@@ -117,7 +117,7 @@ class DINO(ViewLearner):
         """Count the moves of the teacher from the first step on.
 
         Raises:
-            ValueError: If the weights are of 16 bits, so that the teacher would stay where it is.
+            ValueError: If the weights have 16 bits: the teacher's small steps would be rounded to zero.
         """
         super().on_train_start()
         dtype = next(self.network.teacher.parameters()).dtype
@@ -135,7 +135,7 @@ class DINO(ViewLearner):
             self._move_teacher()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Move the teacher where Lightning steps no schedule of ours."""
+        """Move the teacher if Lightning does not step our schedule."""
         super().on_train_batch_end(outputs, batch, batch_idx)
         self._move_teacher()
 

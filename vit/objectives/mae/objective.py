@@ -21,9 +21,9 @@ from vit.training.flop import forward_flop
 
 
 class MaskedAutoencoder(FeatureLearner):
-    """Learns features without labels: an encoder of the visible patches, from which a decoder predicts hidden ones.
+    """Learns features without labels: a decoder predicts hidden patches from the encoded visible patches.
 
-    The encoder takes few patches, so that a step is several times as cheap as one of a classifier (He et al. 2022).
+    The encoder sees few patches, so a step is several times as cheap as a step of a classifier (He et al. 2022).
 
     Args:
         mask_ratio: Share of the patches that are hidden in each image, in (0, 1).

@@ -42,7 +42,7 @@ def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str,
 def reconstructed(autoencoder: LightningModule, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return images with grey in place of hidden patches, and with predictions there: uint8, twice (B, C, H, W).
 
-    A predicted patch is normalised: mean and deviation of the true patch give it its brightness.
+    A predicted patch is normalised. It gets the mean and the deviation of the true patch.
     """
     embedding = autoencoder.judged.patch_embed
     size, grid = embedding.patch_size, embedding.grid_size

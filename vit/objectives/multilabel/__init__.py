@@ -1,1 +1,1 @@
-"""Several labels an image: whether it shows each of the classes."""
+"""Several labels per image: whether it shows each of the classes."""

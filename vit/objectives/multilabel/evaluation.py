@@ -1,4 +1,4 @@
-"""The scores of an evaluation with several labels an image, and the most confident mistakes.
+"""The scores of an evaluation with several labels per image, and the most confident mistakes.
 
 Letters in the shapes: N images, C classes.
 """
@@ -36,7 +36,7 @@ class MultilabelEvaluation:
     """The probabilities of an evaluation and their labels, of all processes together.
 
     Args:
-        thresholds: Probability from which on an image counts as showing a class, (C,).
+        thresholds: Lowest probability at which an image counts as showing a class, (C,).
         device: Device of the sums.
     """
 
@@ -54,7 +54,7 @@ class MultilabelEvaluation:
         """Add a batch: logits (B, C), labels (B, C) or class numbers (B,).
 
         ``of_views`` are the mean logits over several views of each image, (B, C). ``index`` is the place of each image
-        in the data set, (B,); None counts them.
+        in the data set, (B,); None numbers them as they come.
         """
         real = (labels if labels.ndim == 1 else labels[:, 0]) != PADDING
         logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
@@ -72,9 +72,9 @@ class MultilabelEvaluation:
 
     @cached_property
     def rows(self) -> dict[str, Tensor]:
-        """What was found of each image of the processes that called ``gather``, in the order of the data set.
+        """The results of each image, of all processes that called ``gather``, in the order of the data set.
 
-        The columns are "index", "targets", "probabilities", and "of_views", the probabilities over views.
+        The columns are "index", "targets", "probabilities", and "of_views" (the probabilities over views).
         """
         return self.image_rows.gather()
 
@@ -94,7 +94,7 @@ class MultilabelEvaluation:
 
     @cached_property
     def areas(self) -> list[tuple[float | None, float | None]]:
-        """Area below the ROC curve, and average precision, of each class; None where they have no value."""
+        """Area below the ROC curve, and average precision, of each class; None if they are undefined."""
         columns = zip(self.probabilities.unbind(dim=1), self.targets.bool().unbind(dim=1), strict=True)
         return [areas(*column) for column in columns]
 
@@ -129,7 +129,7 @@ class MultilabelEvaluation:
 
     @property
     def mean_average_precision(self) -> float:
-        """Mean over the classes with images of the area below precision over recall; NaN without any such class."""
+        """Mean of the average precision over the classes with images; NaN if there are none."""
         return self._average_precision(self.probabilities).nanmean().item()
 
     @property
@@ -138,7 +138,7 @@ class MultilabelEvaluation:
         return self._average_precision(self.rows["of_views"]).nanmean().item()
 
     def best_thresholds(self) -> Tensor:
-        """Return for each class the probability of the highest F1, (C,); the one of now for classes without images."""
+        """Return the threshold of the highest F1 for each class, (C,); classes without images keep the present one."""
         best = self.thresholds.clone()
         for number in self._scored():
             precision, recall, thresholds = binary_precision_recall_curve(
@@ -151,8 +151,8 @@ class MultilabelEvaluation:
     def scores(self, class_names: Sequence[str]) -> dict[str, Any]:
         """Return the scores of the evaluation and of each class, ready for JSON.
 
-        What has no value is None: the scores of a class without images, or of probabilities that are no numbers. F1,
-        precision and recall are those at ``thresholds``; their means are over the classes that have them.
+        An undefined score is None: the scores of a class without images, or with probabilities that are not finite. F1,
+        precision and recall are those at ``thresholds``; means are over the classes that have them.
         """
         said, true = self.probabilities >= self.thresholds.cpu(), self.targets.bool()
         support, predicted, hits = (shown.sum(dim=0).double() for shown in (true, said, said & true))
@@ -186,7 +186,7 @@ class MultilabelEvaluation:
         }
 
     def _scored(self) -> list[int]:
-        """Return the classes that some image shows, and whose probabilities are numbers."""
+        """Return the classes that some image shows, and whose probabilities are finite."""
         return (self.targets.any(dim=0) & self.probabilities.isfinite().all(dim=0)).nonzero()[:, 0].tolist()
 
     def _average_precision(self, probabilities: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class MultilabelEvaluation:
 
 
 def one_row_each(labels: Tensor, num_classes: int) -> Tensor:
-    """Return a row of zeros and ones for each image: class numbers (B,), or such rows (B, C), as floats (B, C).
+    """Return a row of zeros and ones for each image: class numbers (B,), or such rows (B, C) -> floats (B, C).
 
     >>> one_row_each(torch.tensor([2, 0]), 3)
     tensor([[0., 0., 1.],

@@ -1,4 +1,4 @@
-"""Several labels an image: the LightningModule that trains and evaluates a logit for each class by itself."""
+"""Several labels per image: the LightningModule that trains and evaluates an independent logit for each class."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,14 +22,14 @@ LARGEST_WEIGHT = 20.0  # of a positive label, so that one rare image does not de
 
 
 class MultilabelClassifier(ViTClassifier):
-    """Says of each class whether an image shows it: a Vision Transformer with binary cross-entropy for each class.
+    """Predicts for each class whether an image shows it: a Vision Transformer with a binary cross-entropy per class.
 
-    The probability from which on an image counts as showing a class is the one of the highest F1 on the validation
-    images; without validation images it is 1/2. It is kept in the checkpoint.
+    The threshold of a class is the probability with the highest F1 on the validation images; without validation images
+    it is 1/2. It is kept in the checkpoint.
 
     Args:
         positive_weights: Weight of the images that show a class, in its loss: "balanced" is the number of training
-            images without it over that of those with it, from 1/20 to 20; "none" is 1.
+            images without the class divided by the number with it, from 1/20 to 20; "none" is 1.
         kwargs: Those of ViTClassifier.
 
     Raises:
@@ -117,7 +117,7 @@ class MultilabelClassifier(ViTClassifier):
         return evaluated_rows(self.evaluation.rows, thresholds, self.names, has_views=has_views)
 
     def about_encoder(self) -> dict[str, Any]:
-        """Return the thresholds: the logits are of classes by themselves."""
+        """Return the thresholds, which also tell that the classes are independent."""
         return {"thresholds": self.thresholds.tolist()}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation with several labels an image: scores of the classes, mistakes, attention."""
+"""The pictures of an evaluation with several labels per image: scores of the classes, mistakes, attention."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The tables of an evaluation with several labels an image: a row for each image, and those of the report."""
+"""The tables of an evaluation with several labels per image: a row for each image, and those of the report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,8 +29,8 @@ def evaluated_rows(
     """Return the row of each image by its place in the data set.
 
     Args:
-        found: What an evaluation found of each image: its ``rows``.
-        thresholds: Probability from which on an image counts as showing a class, (C,).
+        found: The results of an evaluation for each image: its ``rows``.
+        thresholds: Lowest probability at which an image counts as showing a class, (C,).
         names: Names of the classes.
         has_views: Whether to add the prediction over several views.
     """

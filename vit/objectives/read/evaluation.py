@@ -30,7 +30,7 @@ class TextEvaluation:
     """Sums over the batches of an evaluation, exact for any number of processes and any size of the last batch.
 
     A text counts as read if each of its tokens, its end included, is the most probable one after the true tokens before
-    it: in just this case greedy decoding writes it.
+    it: exactly then, greedy decoding writes it.
     """
 
     def __init__(self, max_length: int, device: torch.device) -> None:

@@ -38,9 +38,9 @@ class SequenceReader(Objective, EncoderModule):
         label_smoothing: Share of the target that is spread evenly over all tokens, in [0, 1).
         decoder_depth: Number of decoder blocks; width, heads, mlp_ratio, qkv_bias, qk_norm, dropout and drop_path are
             those of the encoder.
-        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or angles that queries
-            and keys are turned by ("rope").
-        num_beams: Texts that beam search follows for each picture of predict; 1 takes the most probable letter at each
+        positions: Positions of the letters: "learned", fixed sine-cosine codes ("sincos"), or rotary angles of queries
+            and keys ("rope").
+        num_beams: Texts that beam search follows for each picture in predict; 1 takes the most probable letter at each
             step.
         kwargs: Training, and the VisionTransformer that encodes the pictures.
 
@@ -88,7 +88,7 @@ class SequenceReader(Objective, EncoderModule):
             raise ValueError("pool ('map') makes one token of all, and a reader reads all tokens: leave it out")
         # With fc_norm, which pool "mean" would set, the tokens would have no norm.
         super().__init__(lr=lr, optimizer=optimizer, decay=decay, num_classes=0, fc_norm=False, **kwargs)
-        for name in ("num_classes", "fc_norm"):  # no choice of the user's
+        for name in ("num_classes", "fc_norm"):  # users do not choose them
             self.hparams.pop(name, None)
 
     def build_network(self, encoder: VisionTransformer) -> ImageToSequence:

@@ -54,7 +54,7 @@ def read_texts(reader: LightningModule, images: Tensor) -> tuple[Tensor, list[st
     with torch.inference_mode(), torch.autocast(reader.device.type, enabled=False):
         written = reader.eval().read(images.to(reader.device)).tokens.cpu()
     reader.train(was_training)
-    # Of the tokens written, all but the last are read.
+    # The decoder reads all tokens that it writes but the last.
     return F.pad(written, (1, -1), value=reader.alphabet.start).clone(), reader.alphabet.decode(written)
 
 

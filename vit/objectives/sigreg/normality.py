@@ -18,8 +18,8 @@ def epps_pulley(samples: Tensor, is_real: Tensor) -> Tensor:
 
     ``B * integral |mean_b exp(i t x_b) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt``: the distance of the empirical
     characteristic function from that of the standard normal distribution. Of normal samples its mean is
-    ``sqrt(2 pi) (1 - 1 / sqrt(3))``, about 1.06, for any B. In a training of several processes, the samples are those
-    of all, less those that fill a batch up.
+    ``sqrt(2 pi) (1 - 1 / sqrt(3))``, about 1.06, for any B. With several processes, the samples are those of all
+    processes, without padding.
     """
     arguments = torch.linspace(0, LARGEST, ARGUMENTS, device=samples.device, dtype=samples.dtype)
     window = (-(arguments**2) / 2).exp()

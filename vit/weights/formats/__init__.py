@@ -1,4 +1,4 @@
-"""Formats of weights of other libraries, a file each, and which one a state dict has."""
+"""Formats of weights of other libraries, a file each, and the detection of the format of a state dict."""
 
 from collections.abc import Collection
 
@@ -30,7 +30,7 @@ FORMATS = (
     transformers.DINOV2_GATED,
     transformers.VIT,
 )
-# Other architectures, by a part of a name that each has.
+# Other architectures, each by a part of a tensor's name that gives it away.
 OTHERS = {
     "relative_position_bias_table": "attention with a table of relative positions, as in BEiT and Swin",
     "rel_pos_h": "attention with relative positions of rows and columns, as in SAM",

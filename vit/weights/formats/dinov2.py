@@ -9,7 +9,7 @@ from vit.weights.formats.timm import RULES
 
 
 def fold_class_position(state: State) -> State:
-    """Leave out the mask token; if there are registers, add the class token's position to it, because ours has none."""
+    """Leave out the mask token; with registers, add the class token's position to the token, as ours has none."""
     state = {name: tensor for name, tensor in state.items() if name != "mask_token"}
     if "reg_token" not in state:
         return state
@@ -26,7 +26,7 @@ def unfold_class_position(state: State) -> State:
 
 
 def _drop_chunks(state: State) -> State:
-    """Number the blocks in one row: files of a sharded training have blocks.CHUNK.NUMBER."""
+    """Drop the chunk from names of blocks: files of a sharded training have blocks.CHUNK.NUMBER."""
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): tensor for name, tensor in state.items()}
 
 

@@ -70,7 +70,7 @@ class Format:
         name: As users read it, such as "torchvision".
         rules: The place there of each tensor of ours.
         needs: Names of tensors that every such state dict has, without the prefix.
-        lacks: Names of tensors that none has.
+        lacks: Names of tensors that no such state dict has.
         outside: Regular expression of names that have no prefix, such as those of the head.
         unused: Regular expression of tensors that the backbone has no use for, such as a mask token.
         unused_outside: Regular expression of such tensors beside the model, whose names lack its prefix.
@@ -105,7 +105,7 @@ class Format:
     before_writing: Callable[[State], State] = _unchanged
 
     def prefix_in(self, names: Collection[str]) -> str | None:
-        """Return what stands before all names of a state dict of this format, or None if it has another format."""
+        """Return the prefix of all names in a state dict of this format, or None if it has another format."""
         first, *others = self.needs
         prefixes = sorted({name.removesuffix(first) for name in names if name.endswith(first)}, key=len)
         for prefix in prefixes:
@@ -122,7 +122,7 @@ class Format:
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
         opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
-        # before_reading may rename a tensor; only a rule reads it.
+        # before_reading may rename a tensor; it counts as read only once a rule reads it.
         left = {id(tensor) for name, tensor in opened.items() if name not in used}
         moved = {name for name, full in short.items() if name not in opened and id(state[full]) not in left}
         known = {full for name, full in short.items() if name in used or name in moved}

@@ -19,7 +19,7 @@ def dense(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def projections(ours: str, theirs: str, *names: str) -> tuple[Rule, ...]:
-    """Return the rules of a projection to heads that is several ones there."""
+    """Return the rules of a projection to heads that is several projections there."""
     return (
         Rule(f"{ours}.weight", tuple(f"{theirs}/{name}/kernel" for name in names), "d h e -> (h e) d"),
         Rule(f"{ours}.bias", tuple(f"{theirs}/{name}/bias" for name in names), "h e -> (h e)"),

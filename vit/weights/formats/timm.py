@@ -28,7 +28,7 @@ GAMMAS = tuple(Rule(f"blocks.{{i}}.ls{number}.gamma", (f"blocks.{{i}}.gamma_{num
 
 
 def join_heads(state: State) -> State:
-    """Make one head of those of class and distillation token, whose logits are averaged (Touvron et al. 2021, DeiT)."""
+    """Join the heads of class and distillation token, whose logits are averaged (Touvron et al. 2021, DeiT)."""
     if "head_dist.weight" not in state:
         return state
     weights = state["head.weight"], state.pop("head_dist.weight")
@@ -37,7 +37,7 @@ def join_heads(state: State) -> State:
 
 
 def split_heads(state: State) -> State:
-    """Make two heads of one that reads class and distillation token."""
+    """Split a head that reads class and distillation token into two."""
     if "head.weight" not in state:
         return state
     of_class, of_distillation = (2 * state["head.weight"]).chunk(2, dim=1)

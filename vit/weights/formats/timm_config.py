@@ -6,7 +6,7 @@ from vit.model.embedding import to_pair
 from vit.model.layers import ACTIVATIONS
 from vit.weights.formats.format import Arguments
 
-# Whose other arguments are all overruled. timm's class is that of this name, with any sizes.
+# Any architecture of timm's VisionTransformer will do: the config overrules all its other arguments.
 ARCHITECTURE = "vit_tiny_patch16_224"
 POOLS = {"cls": "token", "mean": "avg", "map": "map"}  # timm's names of ours
 SAME_NAMES = (

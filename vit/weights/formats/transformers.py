@@ -1,7 +1,7 @@
 """Models of transformers: ViT, DeiT, DINOv2, DINOv3, SigLIP and the visual tower of CLIP.
 
-Files on disk have the names of transformers 4; in memory, those of transformers 5 differ. Both are read, and those of
-the disk, which both versions read, are written. What tensors do not tell is in transformers_config.py.
+Files on disk have the names of transformers 4. Models of transformers 5 have other names in memory. Both are read;
+those on disk are written, as both versions read them. What tensors do not tell is in transformers_config.py.
 """
 
 from dataclasses import replace
@@ -140,7 +140,7 @@ def _blocks_of_dinov3(*hidden: str) -> tuple[Rule, ...]:
 
 
 def _read_tokens(state: State) -> State:
-    """Leave out the mask token, and registers if there are none."""
+    """Leave out the mask token, and the tensor of registers if it is empty."""
     return {
         name: tensor
         for name, tensor in state.items()

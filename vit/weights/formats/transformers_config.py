@@ -53,7 +53,8 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
     """Return the ``config.json`` of a model, the reverse of ``arguments_in``.
 
     Raises:
-        ValueError: If image or patch are not square: the library takes one number.
+        ValueError: If image or patch are not square, which only ViT takes there, or the config has no place for the
+            width of the MLP.
     """
     kind, classes = KINDS[format.name]
     if kind == "dinov2" and arguments["num_registers"]:
@@ -90,7 +91,7 @@ def config_of(arguments: Arguments, format: Format, class_names: list[str] | Non
 
 
 def _ratio_of_gated(width: int, embed_dim: int) -> float:
-    """Return the ratio from which transformers computes this width of a gated MLP: 2 / 3 of it, rounded up to 8."""
+    """Return the ratio of which transformers takes 2 / 3, rounded up to a multiple of 8 channels, for a gated MLP."""
     if width % 8:
         raise ValueError(
             f"the gated MLP has {width} hidden channels, and DINOv2 of transformers a multiple of 8: save as 'timm'"
