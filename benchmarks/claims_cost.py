@@ -36,9 +36,9 @@ COLORS = {
     "softmax": BLUE,
     "chunked": VIOLET,
     "window": ORANGE,
-    "sparse": PINK,
+    "sparse": BROWN,
     "linear": GREEN,
-    "recurrent": BROWN,
+    "recurrent": PINK,
     "convolution": "black",
 }
 SETTINGS: dict[str, dict[str, Any]] = {"interleaved": {}}  # of which the seeds are runs

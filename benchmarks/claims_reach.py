@@ -27,13 +27,13 @@ import vit
 from vit.data import MarkPairs
 from vit.data.mark_pairs import CELLS, LONGEST, mark_pairs
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, PINK
 
 STEPS, LR, WARMUP = 500, 3e-3, 50
 MODEL = {"embed_dim": 36, "num_heads": 9, "mlp_ratio": 2.0, "patch_size": 2, "in_channels": 1, "num_classes": 2}
 MODEL |= {"class_token": False, "pool": "mean", "fc_norm": False}
 OPTIONS = {"window": {"window": 4}, "convolution": {"kernel": 3}}
-COLORS = {"softmax": BLUE, "uniform": GREY, "recurrent": BROWN, "window": ORANGE, "convolution": GREEN}
+COLORS = {"softmax": BLUE, "uniform": GREY, "recurrent": PINK, "window": ORANGE, "convolution": GREEN}
 DEPTHS = (1, 2, 4)
 LEARNT = 0.75  # accuracy of a mechanism that has learnt a distance within its reach
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -31,12 +31,12 @@ from claims_training import (
 import vit
 from vit.data import Digits
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREEN, GREY
+from vit.support.plotting import BLUE, GREEN, GREY, PINK
 
 STEPS, WARMUP = 200, 20
 MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 36, "num_heads": 9, "depth": 2}
 MODEL |= {"class_token": False, "pool": "mean"}
-COLORS = {"softmax": BLUE, "convolution": GREEN, "recurrent": BROWN, "uniform": GREY}
+COLORS = {"softmax": BLUE, "convolution": GREEN, "recurrent": PINK, "uniform": GREY}
 HIDDEN = {"softmax": 72, "convolution": 105, "recurrent": 90, "uniform": 108}  # channels inside the MLPs
 HELD_OUT = 1 / 6  # share of the training images that are validation images
 ALL = 1199  # the others

@@ -153,39 +153,40 @@ def report(results: dict[str, Any]) -> str:
 @plot_style
 def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw operations and memory of an image over parameters and over tokens, and memory of a device over devices."""
-    figure = Figure(figsize=(7.4, 6.6))
-    over_parameters, over_tokens, over_devices, empty = figure.subplots(2, 2).flat
+    figure = Figure(figsize=(7.4, 8.8))
+    *of_image, over_devices, empty = figure.subplots(3, 2).flat
     parameters = [row["parameters"] for row in growth["parameters"].values()]
     models = [f"{name}\n{count / 1e6:.0f} M" for name, count in zip(growth["parameters"], parameters, strict=True)]
     tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
     images = [f"{count:,}\n{name}" for name, count in zip(growth["tokens"], tokens, strict=True)]
-    for axes, places, names, part in (
-        (over_parameters, parameters, models, "parameters"),
-        (over_tokens, tokens, images, "tokens"),
-    ):
-        for key, label, unit, color, mark in (
-            ("training_flop", "operations in training, GFLOP", 1e9, BLUE, "o-"),
-            ("bytes_per_image", "memory of activations, MB", 1e6, ORANGE, "s--"),
-        ):
-            axes.plot(places, [row[key] / unit for row in growth[part].values()], mark, color=color, label=label)
-        axes.set(xscale="log", yscale="log", ylabel="of one image, in GFLOP or MB")
+    columns = (
+        ("parameters", parameters, models, "parameters"),
+        ("tokens", tokens, images, "tokens of an image of a ViT-S/16"),
+    )
+    costs = (
+        ("training_flop", 1e9, "operations in training\nof one image, GFLOP", BLUE),
+        ("bytes_per_image", 1e6, "memory of activations\nof one image, MB", ORANGE),
+    )
+    for axes, (cost, column) in zip(of_image, itertools.product(costs, columns), strict=True):
+        (key, unit, cost_label, color), (part, places, names, label) = cost, column
+        axes.plot(places, [row[key] / unit for row in growth[part].values()], "o-", color=color)
+        axes.set(xscale="log", yscale="log", xlabel=label, ylabel=cost_label)
         axes.set_xticks(places, names)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.minorticks_off()
     for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):
         sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
         over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], mark, color=color, label=strategy)
-    over_devices.set(xscale="log", ylim=0, ylabel="memory of a device, GB")
+    over_devices.set(xscale="log", ylim=0, xlabel="devices, each with 16 images of a ViT-L/16")
+    over_devices.set_ylabel("memory of a device, GB")
     over_devices.set_xticks([*sizes], [*map(str, sizes)])
-    over_devices.legend()
-    labels = ("parameters", "tokens of an image of a ViT-S/16", "devices, each with 16 images of a ViT-L/16")
-    for axes, label in zip((over_parameters, over_tokens, over_devices), labels, strict=True):
-        axes.set_xlabel(label)
-        axes.minorticks_off()
-    over_parameters.set_title("A larger model")
-    over_tokens.set_title("A larger image")
-    over_devices.set_title("More devices")
+    over_devices.minorticks_off()
+    over_devices.legend(loc="lower left")
+    for axes, title in zip(
+        (*of_image[:2], over_devices), ("A larger model", "A larger image", "More devices"), strict=True
+    ):
+        axes.set_title(title)
     empty.axis("off")
-    empty.legend(*over_tokens.get_legend_handles_labels(), loc="center", title="The plots above")
     figure.suptitle("Computed by vit-attention plan, in bf16-mixed")
     figure.savefig(path)
 
