@@ -4,7 +4,8 @@ The first cell compares our data path from shards and from a folder with webdata
 usual loop over a DataLoader and torchvision's folder. All decode JPEG files of 256 pixels by Pillow, scale them to 224,
 and take turns. The second counts, over two processes of two workers each, the images that an epoch serves twice or not
 at all, and how often two images in a row are of one shard: a random order over the whole set does that as often as
-shards are large. The third starts on 1,281,167 images of 8 x 8 pixels in 1,000 classes.
+shards are large. The third starts on 1,281,167 images of 8 x 8 pixels in 1,000 classes, on a tenth of them and on a
+hundredth.
 
 webdataset and litdata are needed: pip install webdataset litdata.
 
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 from records import command_line, comparison, provenance, write_cell
 from side_by_side import compared, interleaved, repeated, spread
@@ -41,6 +43,7 @@ from vit.data.loader import StreamLoader
 from vit.data.sampler import BatchSampler
 from vit.data.shard_files import INDEX_SUFFIX, Members, describe_shard, digest_of, read_index, write_shard
 from vit.data.shards import MANIFEST
+from vit.support.plotting import BLUE, ORANGE, plot_style
 
 CPU = torch.device("cpu")
 IMAGES, SHARDS, SIDE, SIZE = 1200, 6, 256, (224, 224)
@@ -49,6 +52,7 @@ PAUSE = 1.0  # seconds before each turn, in which the workers of the path before
 BUFFER = 400  # images of webdataset's shuffle, a third of all
 PROCESSES = 2
 CLASSES, PER_SHARD = 1000, 10_000
+SHARES_STARTED = 100, 10, 1  # of all images
 
 REPORT = """# Tar shards
 
@@ -275,16 +279,39 @@ def save_tiny_set(folder: Path, count: int) -> str:
     return f"{folder}/train-{{000000..{len(names) - 1:06}}}.tar"
 
 
+def start_once(pattern: str) -> dict[str, float]:
+    """Return seconds and memory of a process until its first batch."""
+    printed = subprocess.run([sys.executable, "-c", START, pattern], capture_output=True, text=True, check=True).stdout
+    numbers = map(float, printed.splitlines()[-1].split())
+    return dict(zip(("seconds", "processor_seconds", "peak_gib"), numbers, strict=True))
+
+
 def measure_start(folder: Path, count: int, rounds: int = 3) -> dict[str, Any]:
-    """Return seconds and memory until the first batch of many tiny images, of the round with the median seconds."""
-    program = [sys.executable, "-c", START, save_tiny_set(folder, count)]
-    found = []
-    for _ in range(rounds):
-        printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-        found.append([float(number) for number in printed.splitlines()[-1].split()])
-    row = dict(zip(("seconds", "processor_seconds", "peak_gib"), sorted(found)[rounds // 2], strict=True))
+    """Return what the start takes with a share of many tiny images and with all, of the round with the median time."""
+    rows = {}
+    for number in dict.fromkeys(max(CLASSES, count // share) for share in SHARES_STARTED):
+        pattern = save_tiny_set(folder / str(number), number)
+        found = sorted((start_once(pattern) for _ in range(rounds)), key=lambda row: row["seconds"])
+        rows[f"ours, {number:,} images"] = {"images": number} | found[rounds // 2]
     shards = -(-count // PER_SHARD)
-    return {"images": count, "shards": shards, "classes": CLASSES, "starts": rounds, "rows": {"ours, shards": row}}
+    return {"images": count, "shards": shards, "classes": CLASSES, "starts": rounds, "rows": rows}
+
+
+@plot_style
+def draw_start(cell: dict[str, Any], path: Path) -> None:
+    """Draw seconds and memory of the start over the number of images."""
+    figure = Figure(figsize=(7.4, 3.2))
+    rows = [*cell["rows"].values()]
+    for axes, (key, label, color) in zip(
+        figure.subplots(1, 2),
+        (("seconds", "seconds to the first batch", BLUE), ("peak_gib", "peak memory, GiB", ORANGE)),
+        strict=True,
+    ):
+        axes.plot([row["images"] for row in rows], [row[key] for row in rows], "o-", color=color)
+        axes.set(xscale="log", ylim=0, xlabel="images in shards", ylabel=label)
+        axes.set_xticks([row["images"] for row in rows], [f"{row['images']:,}" for row in rows])
+        axes.minorticks_off()
+    figure.savefig(path)
 
 
 def report(cells: dict[str, Any]) -> str:
@@ -343,6 +370,8 @@ def main(arguments: list[str] | None = None) -> None:
     with TemporaryDirectory() as temporary:
         for name in options.cells:
             write_cell(path, name, made | measures[name](), report)
+            if name == "start":
+                draw_start(json.loads(path.read_text())[name], path.with_name("shards_start.png"))
     print(path.with_suffix(".md").read_text())
 
 
