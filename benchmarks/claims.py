@@ -20,6 +20,7 @@ import claims_cost
 import claims_figures
 import claims_heads
 import claims_norms
+import claims_objects
 import claims_order
 import claims_quality
 import claims_reach
@@ -79,6 +80,7 @@ CLAIMS = {
         claims_figures.draw_quality,
     ),
     "heads": Claim(claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
+    "objects": Claim(claims_objects.SETTINGS, claims_objects.measure, claims_objects.rows, claims_objects.table),
     "routed": Claim(
         claims_routed.SETTINGS,
         claims_routed.measure,

@@ -304,6 +304,13 @@ PARTS: dict[str, Part] = {
             ("order", "what follows, and a prefix", 3, ("levels",), ()),
             ("quality", "wrong labels and corrupted images", 5, (), ("vit/data/corrupt.py",)),
             ("heads", "heads and their projections", 5, ("ranks",), ("vit/analysis/projections.py",)),
+            (
+                "objects",
+                "what heads relate",
+                5,
+                ("parts_of_one_object", "share_of", "cells_of", "inked", "kept", "explained"),
+                ("vit/analysis/rarity.py", "vit/data/planted.py"),
+            ),
             ("routed", "heads chosen for each input", 5, ("uses",), ()),
         )
     },

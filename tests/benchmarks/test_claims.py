@@ -6,6 +6,7 @@ import claims
 import claims_cost
 import claims_heads
 import claims_norms
+import claims_objects
 import claims_order
 import claims_quality
 import claims_reach
@@ -25,6 +26,7 @@ TINY = {
     "order": "rows around, of other images",
     "quality": "softmax, 40% left out",
     "heads": "queries, keys and values tied",
+    "objects": "digits in clutter",
     "routed": "at random, 2 of 8",
     "cost": "interleaved",
 }
@@ -32,10 +34,11 @@ TINY = {
 
 @pytest.fixture
 def tiny(monkeypatch):
-    trained = (claims_reach, claims_rivals, claims_norms, claims_order, claims_quality, claims_heads, claims_routed)
-    for module in trained:
+    trained = claims_reach, claims_rivals, claims_norms, claims_order, claims_quality, claims_heads, claims_routed
+    for module in (*trained, claims_objects):
         monkeypatch.setattr(module, "STEPS", 2)
     monkeypatch.setattr(claims_scale, "STEPS", (1, 2))
+    monkeypatch.setattr(claims_objects, "SEEN", 4)
     claims_rivals.chosen.cache_clear()
     for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
         monkeypatch.setattr(claims_cost, name, value)
