@@ -249,7 +249,7 @@ def table(cells: dict[str, Any]) -> str:
     right = percent([accuracy for setting in SETTINGS for accuracy in of_setting(cells, setting, "accuracy")])
     note = (
         f"Mean and 95 % interval over seeds. {MODEL['embed_dim']} channels, {MODEL['depth']} blocks of "
-        f"{MODEL['num_heads']} heads, {STEPS:,} steps of 64 images of digits in clutter; {right} of the test images are "
-        f"classified correctly. Measured on {SEEN} of them."
+        f"{MODEL['num_heads']} heads, {STEPS:,} steps of 64 images of digits in clutter; {right} of the test images "
+        f"are classified correctly. Measured on {SEEN} of them."
     )
     return f"{markdown_table(lines)}\n\n{markdown_table(of_numbers)}\n\n{note}"
