@@ -68,6 +68,24 @@ def test_the_shards_hold_the_images_of_the_folder_and_the_printed_command_names_
     assert data.identical == []
 
 
+def test_what_is_left_out_of_the_shards_is_told_with_what_is_in_them(photos, capsys):
+    (photos / "train/ant/scan.jp2").touch()
+    (photos / "train/cow").mkdir()
+    (photos / "train/bee/copy.png").write_bytes(picture(1))
+    write(photos)
+    said = capsys.readouterr().out.splitlines()
+    assert said[: said.index("left out: 2") + 4] == [
+        f"images of 2 classes in {photos}: 41 train, 9 val, 7 test",
+        "       train  val  test",
+        "  ant     20    5     3",
+        "  bee     21    4     4",
+        "left out: 2",
+        "  1 .jp2: a format that is not read: save it as PNG (train/ant/scan.jp2)",
+        "  1 folder without images (train/cow)",
+        "identical images under several names: 1 (train/bee/1.a.PNG = train/bee/copy.png)",
+    ]
+
+
 def test_the_manifest_counts_images_and_has_the_checksum_of_each_shard(photos):
     folder = write(photos)
     manifest = json.loads((folder / "manifest.json").read_text())

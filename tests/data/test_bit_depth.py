@@ -33,6 +33,38 @@ def test_floats_from_0_to_1_are_multiplied_by_255(tmp_path):
     assert notes == []
 
 
+def with_tag(path, tag, value):
+    """Change a number in the header of a little-endian TIFF."""
+    content = bytearray(path.read_bytes())
+    first = int.from_bytes(content[4:8], "little") + 2
+    entries = range(first, first + 12 * int.from_bytes(content[first - 2 : first], "little"), 12)
+    (place,) = [place for place in entries if int.from_bytes(content[place : place + 2], "little") == tag]
+    content[place + 8 : place + 10] = value.to_bytes(2, "little")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+@pytest.mark.parametrize("kind", ["uint8", "<u2", "float32"])
+def test_a_tiff_whose_zero_is_white_is_inverted_at_any_depth(tmp_path, kind, compression):
+    levels = {"uint8": GREYS, "<u2": GREYS * 257, "float32": GREYS / 255}[kind].astype(kind)
+    path = with_tag(written(tmp_path / "scan.tif", levels, compression=compression), 262, 0)
+    assert decode(path, None, 1)[0].tolist() == (255 - GREYS).tolist()
+
+
+def test_signed_bytes_are_read_from_0_on(tmp_path):
+    for most, least in ((127, 0), (127, -1)):
+        values = np.full((7, 11), most, dtype=np.int8)
+        values[0, 0] = least
+        path = written(tmp_path / "signed.tif", values.view(np.uint8), tiffinfo={339: 1})
+        with_tag(path, 339, 2)
+        if least < 0:
+            with pytest.raises(ValueError, match="integers from -1 to 127, and from 0 to 255 is read: rescale them"):
+                decode(path, None, 1)
+        else:
+            assert decode(path, None, 1)[0].tolist() == values.tolist()
+
+
 @pytest.mark.parametrize("beyond", [-0.001, 1.001])
 def test_floats_that_round_into_the_range_are_in_it(tmp_path, beyond):
     values = np.where(RAMP == 0, np.float32(beyond), RAMP)

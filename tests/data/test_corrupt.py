@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vit.data import Digits
+from vit.data import Digits, ImageFolder
 from vit.data.corrupt import CORRUPTIONS, change_labels, corrupt_images
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
@@ -67,6 +67,21 @@ def test_only_training_labels_change_and_the_data_module_says_how_many():
     assert changed == {"train": round(0.2 * count), "val": 0, "test": 0}
     assert noisy.made_worse == [f"{round(0.2 * count)} of {count:,} training labels are wrong (seed 0)"]
     assert digits().made_worse == []
+
+
+@pytest.mark.parametrize("memory_limit", [4.0, 0.0])
+def test_wrong_labels_are_those_of_the_batches_also_where_images_are_streamed(memory_limit, write_image, tmp_path):
+    for number in range(30):
+        write_image(f"root/{'ab'[number % 2]}/{number}.png")
+    options = {"num_workers": 0, "batch_size": 5, "val_fraction": 0, "test_fraction": 0}
+    data = ImageFolder(str(tmp_path / "root"), label_noise=0.4, memory_limit=memory_limit, **options)
+    data.setup("fit")
+    loader = data.train_dataloader()
+    names = [data.sets["train"].files[index] for index in torch.cat([*loader.sampler.batches(0)])]
+    served = torch.cat([labels for _, labels in loader]).tolist()
+    wrong = sum(name[0] != "ab"[label] for name, label in zip(names, served, strict=True))
+    assert (wrong, len(served)) == (12, 30)
+    assert data.made_worse == ["12 of 30 training labels are wrong (seed 0)"]
 
 
 @pytest.mark.parametrize(

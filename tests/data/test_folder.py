@@ -64,13 +64,14 @@ def test_each_split_has_the_images_of_its_folder(plant, held_out):
 
 
 def test_classes_whose_names_look_alike_are_told(write_image, tmp_path, capsys):
-    for name in ("Cat", "cat", "caf\u00e9", "cafe\u0301", "dog"):
+    for name in ("Cat", "cat", "caf\u00e9", "cafe\u0301", "dog", "1", "01", "1.0", "2", "n1"):
         write_image(f"root/{name}/0.png")
         write_image(f"root/{name}/1.png")
-    assert len(ImageFolder(str(tmp_path / "root")).class_names) == 5
+    assert len(ImageFolder(str(tmp_path / "root")).class_names) == 10
     said = capsys.readouterr().out
     assert "note: 'Cat' and 'cat' are 2 classes here: if they are one, give them the same name" in said
-    assert (said.count("are 2 classes here"), "dog" in said) == (2, False)
+    assert "note: '01' and '1' and '1.0' are 3 classes here: if they are one, give them the same name" in said
+    assert (said.count("are 2 classes here"), "dog" in said, "n1" in said) == (2, False, False)
 
 
 @pytest.mark.parametrize("named", [["val", "test"], ["test"], ["test", "cat", "dog"]])
@@ -456,6 +457,21 @@ def test_a_single_tree_of_a_part_of_the_classes_is_tested_whole_and_says_so(plan
         told = capsys.readouterr().out
         assert f"images of 4 classes in {root}: 23 {split}\n" in told
         assert "has a part of the classes: all 23 images are evaluated, also those that" in told
+
+
+def test_no_fold_is_cut_out_of_a_part_of_the_classes(plant, capsys):
+    data = ImageFolder(str(plant()), class_names=[*COUNTS, "dog"], num_workers=0, folds=3, fold=0)
+    data.setup("test")
+    assert len(data.sets["test"].labels) == sum(COUNTS.values())
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_folds_of_a_folder_without_training_images_are_refused(plant):
+    data = ImageFolder(str(plant("test")), class_names=[*COUNTS], num_workers=0, folds=3, fold=0)
+    with pytest.raises(
+        ValueError, match=r"folds \(3\) are parts of the training images, and .* has none: add --data.f"
+    ):
+        data.setup("test")
 
 
 def test_test_images_alone_are_enough_for_a_model_and_not_for_a_training(plant):

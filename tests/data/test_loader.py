@@ -128,7 +128,8 @@ def test_the_epoch_after_an_interrupted_resumed_one_is_complete(make, image_file
 
 def test_the_state_counts_the_batches_served_in_this_epoch(image_files):
     loader = memory(image_files, training())
-    states = [{"served": served, "shift": 0, "global_size": 3} for served in (1, 2, 3, 0)]  # 0: the next epoch
+    state = {"shift": 0, "global_size": 3, "seed": 5}
+    states = [{"served": served} | state for served in (1, 2, 3, 0)]  # 0: the next epoch
     assert loader.state_dict() == states[-1]
     for _ in range(2):
         assert [loader.state_dict() for _ in loader] == states
@@ -143,7 +144,7 @@ def test_a_resumed_epoch_of_other_batches_takes_the_images_that_were_not_served(
     next(iter(first))
     resumed = memory(image_files, other)
     resumed.load_state_dict(first.state_dict())  # three images, and five batches of two are left of six
-    assert resumed.state_dict() == {"served": 1, "shift": 1, "global_size": 2}
+    assert resumed.state_dict() == {"served": 1, "shift": 1, "global_size": 2, "seed": 5}
     assert len(resumed) == 6
     assert [batch.tolist() for batch in other.batches(1)] == [order[at : at + 2] for at in (3, 5, 7, 9, 11)]
     # And again: a checkpoint of this epoch, with batches of the first size.
@@ -151,13 +152,25 @@ def test_a_resumed_epoch_of_other_batches_takes_the_images_that_were_not_served(
     again.load_state_dict({"served": 3, "shift": 1, "global_size": 2})
     assert [batch.tolist() for batch in again.sampler.batches(again.served)] == [order[7:10], order[10:13]]
     again.load_state_dict({"served": 1, "shift": 0, "global_size": 2})  # two images, and three batches are left of four
-    assert again.state_dict() == {"served": 1, "shift": -1, "global_size": 3}
+    assert again.state_dict() == {"served": 1, "shift": -1, "global_size": 3, "seed": 5}
     assert [batch.tolist() for batch in again.sampler.batches(1)] == [order[2:5], order[5:8], order[8:11]]
     again.load_state_dict({"served": 6, "shift": 0, "global_size": 2})  # twelve images, and no batch is left
     assert [*again] == []
     resumed.begin_epoch(1)
     assert len(resumed) == 6
     assert resumed.sampler.shift == 0
+
+
+def test_an_epoch_goes_on_with_its_seed_alone_and_the_next_one_may_have_another(image_files):
+    first = memory(image_files, training())
+    next(batches := iter(first))
+    other = memory(image_files, BatchSampler(13, 3, shuffle=True, seed=6))
+    with pytest.raises(ValueError, match=r"^seed \(6\) differs from 5, .* in this epoch: resume with seed 5, or from"):
+        other.load_state_dict(first.state_dict())
+    for _ in batches:
+        pass
+    other.load_state_dict(first.state_dict())
+    other.load_state_dict({"served": 2, "shift": 0, "global_size": 3})  # of an earlier version
 
 
 def test_a_checkpoint_of_an_earlier_version_counts_all_batches_at_the_end_of_an_epoch(image_files):

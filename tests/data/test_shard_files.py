@@ -44,7 +44,7 @@ def test_a_brace_that_is_not_closed_or_holds_no_range_is_refused(pattern):
 @pytest.mark.parametrize("label", [["a", "b"], 1.5, True, {"name": "a"}])
 def test_a_class_is_a_name_or_a_number(label, tmp_path):
     files = [("1.png", picture(1)), ("1.json", json.dumps({"cls": label}).encode())]
-    with pytest.raises(ValueError, match=r"1\.json has the class .*: write a name or a whole number, as {'cls': 3}"):
+    with pytest.raises(ValueError, match=r'1\.json has the class .*: write a name or a whole number, as {"cls": 3}$'):
         scan(write_tar(tmp_path / "a.tar", files))
 
 
@@ -198,9 +198,44 @@ def test_what_is_no_tar_is_damaged(tmp_path):
             [("0.png", picture(0)), ("0.jpg", picture(1, ".jpg"))],
             "a.tar has two images of the name 0: keep one of them",
         ),
-        ([("0.png", picture(0)), ("0.json", b"{3")], "a.tar/0.json is no JSON"),
+        ([("0.png", picture(0)), ("0.json", b"{3")], r'a.tar/0.json is no JSON .*: write it as {"cls": 3}$'),
+        (
+            [("0.png", picture(0)), ("in/1.crop.png", picture(1)), ("in/1.cls", b"1"), ("2.png", picture(2))],
+            "a.tar has in/1.crop.png, in/1.cls, and no image of this name that is read before or after it: write it "
+            "there, as in/1.jpg or in/1.png$",
+        ),
+        ([("0.png", picture(0)), ("1.crop.png", picture(1))], "a.tar has 1.crop.png, and no image of this name"),
+        ([("0.png", picture(0)), ("1.jxl", b"")], "a.tar has 1.jxl, and no image of this name"),
+        ([("0.png", picture(0)), ("1.png", picture(1)), ("0.cls", b"2")], "a.tar has 0.cls, and no image of this name"),
     ],
 )
 def test_what_cannot_be_told_is_refused(tmp_path, files, message):
     with pytest.raises(ValueError, match=message):
         scan(write_tar(tmp_path / "a.tar", files))
+
+
+@pytest.mark.parametrize("suffix", ["png", "cls"])
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_in_place_of_an_image_or_a_class_is_refused(suffix, kind, tmp_path):
+    shard = write_tar(tmp_path / "a.tar", [("0.png", picture(0)), ("0.cls", b"1")])
+    with tarfile.open(shard, "a") as tar:
+        link = tarfile.TarInfo(f"1.{suffix}")
+        link.type, link.linkname = kind, f"0.{suffix}"
+        tar.addfile(link)
+    message = f"^{shard} has 1.{suffix} as a link to 0.{suffix}: write the shard by tar --dereference --hard-deref"
+    with pytest.raises(ValueError, match=message):
+        scan(shard)
+
+
+def test_hidden_files_and_files_of_other_kinds_part_no_image_from_its_class(tmp_path):
+    files = [
+        ("._0.png", b"of a Mac"),
+        ("0.png", picture(0)),
+        ("0.depth.png", picture(9)),
+        ("._0.cls", b"of a Mac"),
+        ("0.cls", b"1"),
+        ("notes.txt", b""),
+        ("meta.json", b'{"version": 1}'),
+    ]
+    index = scan(write_tar(tmp_path / "a.tar", files))
+    assert [(row["name"], row["class"]) for row in index] == [(b"0.png", b"1")]

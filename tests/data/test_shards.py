@@ -177,6 +177,19 @@ def test_a_test_of_a_trained_model_matches_classes_by_name(tmp_path, urls):
     assert labels_of(data) == {level: 2 - level % 3 for level in range(23)}
 
 
+def test_a_number_that_is_the_name_of_one_class_and_the_place_of_another_is_refused(tmp_path):
+    known = sorted(str(number) for number in range(12))  # 0, 1, 10, 11, 2, ...
+    urls = write_shards(tmp_path, ["0", "1", "2"] * 8)
+    message = f"^{tmp_path} has images of class 2, which is a name among those of the model and the place of 10, "
+    with pytest.raises(ValueError, match=message):
+        module(urls, class_names=known)
+    for names in (NAMES, ["0", "1", "2"], ["2019", "2020", "2021"]):
+        assert labels_of(ready_with_classes(module(urls, class_names=names))) == {n: n % 3 for n in range(24)}
+    write_manifest(tmp_path, ["0", "1", "10"])
+    labels = labels_of(ready_with_classes(module(urls, class_names=known)))
+    assert labels == {level: level % 3 for level in range(24)}
+
+
 def test_images_without_classes_train_what_needs_none(tmp_path):
     urls = write_shards(tmp_path, [None] * 23)
     data = ready(module(urls))
@@ -220,6 +233,22 @@ def test_identical_images_are_found_by_the_index(tmp_path):
     assert kept == ["a.tar/a.png", "a.tar/b.png", "a.tar/d.png"]
 
 
+def test_identical_images_in_shards_without_digests_are_found_if_they_are_asked_for(tmp_path, capsys):
+    files = []
+    for number, level in enumerate([0, 0, 1, 1, 2]):  # 2 and 3 are one image of two classes
+        files += [(f"{number}.png", picture(level)), (f"{number}.cls", str(number // 3).encode())]
+    url = str(write_tar(tmp_path / "a.tar", files))
+    kept = ready(module(url, duplicates="drop")).sets["train"].files
+    assert kept == ["a.tar/0.png", "a.tar/4.png"]
+    with pytest.raises(ValueError, match=r"^identical images in several classes, .*: 1 \(a.tar/2.png = a.tar/3.png\)"):
+        module(url, duplicates="error")
+    assert len(ready(module(url)).sets["train"].files) == 5
+    assert (
+        "\n5 images are not compared, as their shards have no digests: --data.duplicates drop reads them, and leaves "
+        "copies out\n"
+    ) in capsys.readouterr().out
+
+
 def test_images_in_memory_are_the_same(urls):
     streamed, decoded = (ready(module(urls, memory_limit=limit)) for limit in (0.0, 4.0))
     assert isinstance(decoded.sets["train"].images, torch.Tensor)
@@ -236,6 +265,14 @@ def test_a_damaged_shard_is_named_and_left_out_if_asked(tmp_path, capsys):
     data = ready(module(urls, skip_damaged=True))
     assert sorted(labels_of(data)) == [*range(0, 23, 2)]
     assert "1 damaged shards (train-000001.tar)" in capsys.readouterr().out
+
+
+def test_a_shard_with_a_lost_image_is_named_with_both_remedies(tmp_path):
+    files = [("0.png", picture(0)), ("0.cls", b"0"), ("1.crop.png", picture(1)), ("1.cls", b"1")]
+    shard = write_tar(tmp_path / "a.tar", files)
+    message = f"^{shard} has 1.crop.png, 1.cls, .* 1.jpg or 1.png, or leave the shard out by --data.skip_damaged true$"
+    with pytest.raises(ValueError, match=message):
+        module(str(shard))
 
 
 def test_a_damaged_image_is_named_when_it_is_read_and_left_out_if_asked(tmp_path, capsys):

@@ -340,6 +340,17 @@ def test_the_names_of_a_model_number_the_labels_of_a_part_of_the_classes(table):
     assert data.sets["test"].files == ["0.png", "1.png"]
 
 
+def test_a_table_of_a_part_of_the_classes_is_tested_whole_also_with_several_labels(table, capsys):
+    content = re.sub(",1\n", ",0\n", SEVERAL)  # no cow
+    data = table(content, class_names=["ant", "bee", "cow"], test_fraction=0.2)
+    data.setup("test")
+    assert {stage: len(part.labels) for stage, part in data.sets.items()} == {"test": 24}
+    assert "has a part of the classes: all 24 images are evaluated" in capsys.readouterr().out
+    data = table(SEVERAL, class_names=["ant", "bee", "cow"], test_fraction=0.2)
+    data.setup("test")
+    assert len(data.sets["test"].labels) < 24
+
+
 @pytest.mark.parametrize(
     ("content", "known", "message"),
     [

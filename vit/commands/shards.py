@@ -76,9 +76,12 @@ def _shards(options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace) -> None:
+    import numpy as np
+
     from vit.data import ImageFolder  # imports torchvision, which --help does not need
     from vit.data.formats import MAX_PIXELS
     from vit.data.image_files import name_unreadable, raise_unreadable
+    from vit.data.inventory import Inventory
     from vit.data.shards import MANIFEST
 
     max_pixels = options.max_pixels or MAX_PIXELS
@@ -86,6 +89,8 @@ def _write(options: argparse.Namespace) -> None:
     jobs = _jobs(data, options.output, options.per_shard, max_pixels, options.skip_damaged == "true")
     manifest = {"source": _fingerprint(jobs), "classes": data.class_names, "shards": None}
     _claim(options.output, manifest)
+    counts = {stage: np.bincount(labels, minlength=len(data.class_names)) for stage, (_, labels) in data.splits.items()}
+    print(Inventory(data.root, counts, data.class_names, data.not_read, identical=data.identical), flush=True)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     entries, unreadable = {}, []
     for job, (entry, messages) in zip(jobs, _run_all(jobs, min(workers, len(jobs))), strict=True):
@@ -97,8 +102,6 @@ def _write(options: argparse.Namespace) -> None:
     _save(options.output / MANIFEST, manifest)
     if unreadable:
         print(f"left out {len(unreadable):,} files:", *name_unreadable(dict(enumerate(unreadable))), sep="\n  ")
-    for line in data.identical:
-        print(line)
     images = sum(entry["images"] for entry in entries.values())
     print(f"{options.output}: {images:,} images of {len(data.class_names)} classes in {len(entries)} shards")
     print(f"train with: python train.py fit --data Shards {_arguments(data, options.output, jobs)}")

@@ -120,7 +120,7 @@ def make_worse(
         said.append(
             f"{int((labels != train.labels).sum()):,} of {len(labels):,} training labels are wrong (seed {SEED})"
         )
-        sets["train"] = replace(train, labels=labels)
+        sets["train"] = train.relabelled(labels)
     stages: dict[str, tuple[Stage, ...]] = {"train": ("train",), "test": ("test",), "both": ("train", "val", "test")}
     for stage in stages[corrupted] if corrupt else ():
         if stage in sets:

@@ -27,7 +27,7 @@ from vit.support.progress import progress
 
 DECODE_BATCH = 256
 # Part of the fingerprint: raise it when decoding gives other pixels than before.
-DECODER_VERSION = 4
+DECODER_VERSION = 5
 UNUSED_DAYS = 30
 UNUSED_KINDS = (".safetensors", ".json", ".npy", ".unfinished", ".tmp")  # earlier versions wrote .tmp and more .json
 # By the index of the file.

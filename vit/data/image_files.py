@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from PIL import ExifTags, Image
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from vit.data.bit_depth import eight_bits, has_more_than_eight_bits, is_nearly_black
 from vit.data.formats import MAX_PIXELS, open_image
@@ -32,7 +32,10 @@ UPRIGHT = {
 SIDEWAYS = (5, 6, 7, 8)
 # Notes on images that are read, but perhaps not as their owner expects.
 FIRST_FRAME = "several frames or pages, of which the first is read"
-NEARLY_BLACK = "nearly black, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; multiply them by 16)"
+NEARLY_BLACK = (
+    "nearly black, or white where zero is white, as 12 bits in a file of 16 are (no value reaches 1/16 of the range; "
+    "multiply them by 16)"
+)
 SUSPICIOUS = "read with a warning of Pillow, such as of a file that is cut: look whether it is whole"
 
 
@@ -139,7 +142,11 @@ def _fit(image: Image.Image, extent: tuple[float, float], size: tuple[int, int])
 
 
 def seen_box(
-    extent: tuple[float, float], image_size: tuple[int, int], centre: tuple[int, int] | None = None
+    extent: tuple[float, float],
+    image_size: tuple[int, int],
+    centre: tuple[int, int] | None = None,
+    *,
+    stretch: bool = False,
 ) -> tuple[float, float, float, float]:
     """Return the part of an upright image that is left once it is scaled to ``image_size`` and centre-cropped.
 
@@ -150,12 +157,13 @@ def seen_box(
         extent: Width and height of the image.
         image_size: Rows and columns that it is scaled to. What exceeds their aspect ratio is cut off at both ends.
         centre: Rows and columns that are kept of the scaled image; None keeps all.
+        stretch: Whether the whole image is scaled, whatever its aspect ratio.
 
     Returns:
         Left, top, right and bottom in pixels of the image, which may be fractions.
     """
     (width, height), (rows, columns), ratio = extent, image_size, image_size[1] / image_size[0]
-    fill_width, fill_height = min(width, ratio * height), min(height, width / ratio)
+    fill_width, fill_height = (width, height) if stretch else (min(width, ratio * height), min(height, width / ratio))
     left, top = (width - fill_width) / 2, (height - fill_height) / 2
     if centre is None:
         return left, top, left + fill_width, top + fill_height
@@ -300,7 +308,8 @@ def collate_readable(items: list[Item]) -> DecodedBatch:
     readable = [item for item in items if not isinstance(item[0], str)]
     images, labels, indices, _ = zip(*readable, strict=True) if readable else ((), (), (), ())
     return DecodedBatch(
-        images=torch.stack(images) if images else torch.empty(0),
+        # In a worker process, default_collate stacks into shared memory, which saves a copy.
+        images=default_collate([*images]) if images else torch.empty(0),
         labels=torch.tensor(labels),
         indices=torch.tensor(indices),
         unreadable={index: image for image, _, index, _ in items if isinstance(image, str)},

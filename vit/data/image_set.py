@@ -56,6 +56,13 @@ class ImageSet:
         groups = None if self.groups is None else self.groups[indices]
         return ImageSet(images, self.labels[indices], files, groups)
 
+    def relabelled(self, labels: Tensor) -> "ImageSet":
+        """Return the same images with other class numbers, (N,), which files keep as well: their loader reads them."""
+        images = self.images
+        if not isinstance(images, Tensor):
+            images = replace(images, labels=labels.numpy())
+        return replace(self, images=images, labels=labels)
+
     @property
     def counted(self) -> str:
         """Number of images, and of groups if there are some, in words."""

@@ -4,6 +4,7 @@ import os
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -174,6 +175,11 @@ class LabelledFiles(ImageDataModule, ABC):
             return
         if stage == "fit" and "train" not in self.splits:
             raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
+        if self.folds is not None and "train" not in self.splits:
+            raise ValueError(
+                f"folds ({self.folds}) are parts of the training images, and {self.root} has none: add "
+                "--data.folds null --data.fold null"
+            )
         super().setup(stage)
         is_part = self.known_classes is not None and stage != "fit"
         is_whole = is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels)
@@ -235,7 +241,8 @@ class LabelledFiles(ImageDataModule, ABC):
             if self.groups:
                 part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
         if set(sets) == {"train"} and self._shows_a_part(sets["train"].labels):
-            # If classes are missing, a split would not hold out the images that the training held out.
+            # If classes are missing, no split or fold would hold out the images that the training held out.
+            self.folds = self.fold = None
             return dict.fromkeys(("train", "val", "test"), sets["train"])
         if set(sets) == {"train"} and self.test_fraction > 0 and self.folds is None:
             # A class of two images keeps one for training and one for validation.
@@ -249,7 +256,7 @@ class LabelledFiles(ImageDataModule, ABC):
 
     def _shows_a_part(self, labels: Tensor) -> bool:
         """Return whether some classes that a trained model knows have no images."""
-        return self.known_classes is not None and labels.ndim == 1 and len(labels.unique()) < self.num_classes
+        return self.known_classes is not None and min(_count(labels, self.num_classes)) == 0
 
 
 @rank_zero_only
@@ -267,14 +274,17 @@ def _count(labels: Tensor, num_classes: int) -> list[int]:
 
 
 def _look_alike(names: Sequence[str]) -> list[list[str]]:
-    """Return groups of names that differ only in capitals, or in how Unicode writes the same letters.
+    """Return groups of names that are the same number, or differ only in capitals, spaces or how Unicode writes them.
 
-    >>> _look_alike(["Cat", "cat", "dog"])
-    [['Cat', 'cat']]
+    >>> _look_alike(["Cat", "cat", "dog", "1", "01", "1.0"])
+    [['Cat', 'cat'], ['1', '01', '1.0']]
     """
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+        key = unicodedata.normalize("NFKC", name).casefold().strip()
+        with suppress(ValueError):
+            key = str(float(key))
+        alike.setdefault(key, []).append(name)
     return [group for group in alike.values() if len(group) > 1]
 
 

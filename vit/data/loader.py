@@ -117,16 +117,25 @@ class BatchLoader(ABC):
         """Return the position in the epoch, for Lightning's checkpoints."""
         is_over = self.served == len(self)  # and the next epoch begins at its first image
         served, shift = (0, 0) if is_over else (self.served, self.sampler.shift)
-        return {"served": served, "shift": shift, "global_size": self.sampler.global_size}
+        return {"served": served, "shift": shift, "global_size": self.sampler.global_size, "seed": self.sampler.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue an epoch after the images that were served before, in batches of any size.
 
         If the batch size has changed, for example with the number of processes, batches begin at the first image that
         was not served, and are numbered as the last batches of the epoch.
+
+        Raises:
+            ValueError: If the seed has changed inside an epoch, as the images that are left would be other ones.
         """
         sampler, served = self.sampler, state["served"]
         sampler.shift = state.get("shift", 0)
+        seed = state.get("seed", sampler.seed)  # an earlier checkpoint has none
+        if seed != sampler.seed and (served or sampler.shift):
+            raise ValueError(
+                f"seed ({sampler.seed}) differs from {seed}, which decides the images that are left in this epoch: "
+                f"resume with seed {seed}, or from a checkpoint at the end of an epoch"
+            )
         if "global_size" not in state:  # an earlier checkpoint, in which an epoch that is over has served all batches
             served %= len(self)
         elif state["global_size"] != sampler.global_size:

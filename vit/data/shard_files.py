@@ -13,17 +13,24 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 import numpy as np
 
-from vit.data.formats import FORMAT_OF
+from vit.data.formats import FORMAT_OF, why_not_read
 from vit.support.files import cache_folder, replacing
+from vit.support.printable import list_names, printable
 
 INDEX_SUFFIX = ".index.npy"
+INDEX_VERSION = 2  # of cached indices: raise it when a scan finds or refuses something else than before
 CLASS_KEYS = ("cls", "label", "class")  # keys of a json file; the first that is there counts
+LABELS = (".cls", ".json")
+AS_JSON = '{"cls": 3}'
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
+NO_TAR = "it is no whole, uncompressed tar; copy it again"
 CHANGED = "its bytes are not those that were written: copy the shard again"
 
 
@@ -168,7 +175,7 @@ def read_index(shard: Path) -> np.ndarray:
 
 def _kept(shard: Path) -> Path:
     status = shard.stat()
-    key = os.fsencode(f"{shard.absolute()}\0{status.st_size}\0{status.st_mtime_ns}")
+    key = os.fsencode(f"{INDEX_VERSION}\0{shard.absolute()}\0{status.st_size}\0{status.st_mtime_ns}")
     return cache_folder() / f"{hashlib.sha256(key).hexdigest()[:32]}.npy"
 
 
@@ -176,52 +183,70 @@ def scan(shard: Path) -> np.ndarray:
     """Return a row for each image of a shard, (N,): offset, size, digest (0, as unknown), class and name.
 
     Raises:
-        ValueError: If the shard is not a whole, uncompressed tar, or has two images of one name.
+        ValueError: If the shard is not a whole, uncompressed tar, has two images of one name, or has an example whose
+            image is not read.
     """
     try:
         with tarfile.open(shard, "r:") as tar:
             rows = [*_rows(tar, shard)]
             is_whole = tar.offset + tarfile.BLOCKSIZE <= shard.stat().st_size  # the end is marked by empty blocks
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise ValueError(f"cannot read the shard {shard} ({error}): it is no whole, uncompressed tar") from None
+        raise ValueError(f"cannot read the shard {shard} ({error}): {NO_TAR}") from None
     if not is_whole:
-        raise ValueError(f"cannot read the shard {shard} (it ends too early): it is no whole, uncompressed tar")
+        raise ValueError(f"cannot read the shard {shard} (it ends too early): {NO_TAR}")
     return _index(rows)
 
 
 def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, bytes, bytes]]:
     """Yield offset, size, digest, class and name of each image."""
-    before, image, label = None, None, b""
+    for stem, files in groupby(_files(tar, shard), key=itemgetter(0)):
+        image, label, names = None, b"", []
+        for _, suffix, file in files:
+            names.append(file.name)
+            if suffix in FORMAT_OF:
+                if image is not None:
+                    raise ValueError(f"{shard} has two images of the name {stem}: keep one of them")
+                image = file
+            elif suffix in LABELS:
+                content = tar.extractfile(file).read()
+                label = content.strip() if suffix == ".cls" else _class_of(content, f"{shard}/{file.name}") or label
+        if image is not None:
+            yield image.offset_data, image.size, 0, label, os.fsencode(image.name)
+        elif label or any(why_not_read(Path(name)) != "no image" for name in names):
+            raise ValueError(
+                f"{shard} has {list_names(names, 3, printable)}, and no image of this name that is read before or "
+                f"after it: write it there, as {stem}.jpg or {stem}.png"
+            )
+
+
+def _files(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Yield each file with its name up to the first dot and the suffix from there on; hidden files are left out.
+
+    Raises:
+        ValueError: If a link stands in place of a file that is read.
+    """
     for file in tar:
         tar.members = []  # else tarfile keeps every member in memory
-        if not file.isfile():
-            continue
-        folder, name = os.path.split(file.name)
-        stem, _, suffix = name.partition(".")
-        key, suffix = (folder, stem), suffix.lower()
-        if key != before:
-            if image is not None:
-                yield *image[:3], label, image[3]
-            before, image, label = key, None, b""
-        if f".{suffix}" in FORMAT_OF:
-            if image is not None:
-                raise ValueError(f"{shard} has two images of the name {'/'.join(filter(None, key))}: keep one of them")
-            image = (file.offset_data, file.size, 0, os.fsencode(file.name))
-        elif suffix in ("cls", "json"):
-            content = tar.extractfile(file).read()
-            label = content.strip() if suffix == "cls" else _class_of(content, f"{shard}/{file.name}") or label
-    if image is not None:
-        yield *image[:3], label, image[3]
+        folder, slash, name = file.name.rpartition("/")
+        stem, dot, suffix = name.partition(".")
+        suffix = f"{dot}{suffix.lower()}"
+        if stem and file.isfile():
+            yield f"{folder}{slash}{stem}", suffix, file
+        elif stem and (file.islnk() or file.issym()) and (suffix in FORMAT_OF or suffix in LABELS):
+            raise ValueError(
+                f"{shard} has {printable(file.name)} as a link to {printable(file.linkname)}: write the shard by tar "
+                "--dereference --hard-dereference"
+            )
 
 
 def _class_of(content: bytes, name: str) -> bytes:
     try:
         noted = json.loads(content)
     except ValueError as error:
-        raise ValueError(f"{name} is no JSON ({error}): write it as {{'cls': 3}}") from None
+        raise ValueError(f"{name} is no JSON ({error}): write it as {AS_JSON}") from None
     found = [noted[key] for key in CLASS_KEYS if noted.get(key) is not None] if isinstance(noted, dict) else []
     if found and (isinstance(found[0], bool) or not isinstance(found[0], str | int)):
-        raise ValueError(f"{name} has the class {found[0]!r}: write a name or a whole number, as {{'cls': 3}}")
+        raise ValueError(f"{name} has the class {found[0]!r}: write a name or a whole number, as {AS_JSON}")
     return str(found[0]).encode() if found else b""
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from vit.data.identical import Identical, find_identical
+from vit.data.identical import Duplicates, Identical, find_identical
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
-from vit.data.shard_files import Members, expand, kept_index, read_index, text_of
+from vit.data.shard_files import Members, digest_of, expand, kept_index, read_index, text_of
 from vit.support.class_names import match_classes
 from vit.support.files import cache_folder, replacing
 from vit.support.printable import list_names, printable
@@ -25,7 +25,7 @@ from vit.support.progress import progress
 
 MANIFEST = "manifest.json"
 PIPE = "pipe:"
-LEAVE_OUT = "copy it again, or leave it out by --data.skip_damaged true"
+LEAVE_OUT = "or leave the shard out by --data.skip_damaged true"
 
 
 class Shards(LabelledFiles):
@@ -95,6 +95,20 @@ class Shards(LabelledFiles):
             for stage, (texts, inverse) in noted.items()
         }
 
+    def _look_for_identical(self, duplicates: Duplicates) -> None:
+        """Do with identical images what the option says; shards of other programs are read whole only if it is set."""
+        unknown = sum(int((members.index["digest"] == 0).sum()) for members, _ in self.splits.values())
+        if duplicates != "warn":
+            for members, _ in self.splits.values():
+                for row in progress((members.index["digest"] == 0).nonzero()[0].tolist(), "images compared"):
+                    members.index["digest"][row] = digest_of(members[row].open().read())
+        super()._look_for_identical(duplicates)
+        if unknown and duplicates == "warn":
+            self.identical.append(
+                f"{unknown:,} images are not compared, as their shards have no digests: --data.duplicates drop reads "
+                "them, and leaves copies out"
+            )
+
     def find_identical(self) -> Identical:
         """Return the groups of images with the same bytes, by the digests in the indices."""
         digests = np.concatenate([members.index["digest"] for members, _ in self.splits.values()])
@@ -122,7 +136,7 @@ class Shards(LabelledFiles):
                 indices.append(_checked_index(shard, self.manifests[shard.parent]))
             except DamagedError as error:
                 if not self.skip_damaged:
-                    raise ValueError(f"{error}: {LEAVE_OUT}") from None
+                    raise ValueError(f"{error}, {LEAVE_OUT}") from None
                 indices.append(None)
                 self.not_read.setdefault("damaged shards", []).append(shard)
         whole = [number for number, index in enumerate(indices) if index is not None]
@@ -159,6 +173,13 @@ class Shards(LabelledFiles):
                     f"({list_names(table, 3)}): name all of them by --data.class_names, or write the shards again"
                 )
             names = [table[int(text)] for text in texts]
+            differing = [(text, name) for text, name in zip(texts, names, strict=True) if text != name]
+            if differing and not classes and {*texts} <= {*table}:
+                text, name = differing[0]
+                raise ValueError(
+                    f"{self.root} has images of class {text}, which is a name among those of the model and the place "
+                    f"of {name}, counted from 0: write the shards by vit-attention shards, whose manifest names them"
+                )
         else:
             table, names = classes or sorted(map(printable, texts)), [*map(printable, texts)]
             if unknown := sorted(set(names) - set(table)):
@@ -228,7 +249,7 @@ def _checked_index(shard: Path, manifest: dict[str, Any] | None) -> np.ndarray:
     if manifest is not None and entry is None:
         raise ValueError(f"{shard.parent / MANIFEST} names no {shard.name}: write the shards again, or delete it")
     if entry is not None and (size := shard.stat().st_size) != entry["bytes"]:
-        raise DamagedError(f"{shard} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}")
+        raise DamagedError(f"{shard} has {size:,} bytes, and {MANIFEST} says {entry['bytes']:,}: copy it again")
     try:
         index = read_index(shard)
     except ValueError as error:
