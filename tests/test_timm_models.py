@@ -40,6 +40,8 @@ def images_of(model):
         {"global_pool": ""},
         {"init_values": 1e-2, "qk_norm": True, "drop_rate": 0.5, "drop_path_rate": 0.5, "proj_drop_rate": 0.5},
         {"class_token": False, "global_pool": "avg"},
+        {"class_token": False, "global_pool": ""},
+        {"class_token": False, "global_pool": "", "fc_norm": True},
     ],
     ids=str,
 )

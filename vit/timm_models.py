@@ -75,6 +75,8 @@ class TimmVisionTransformer(VisionTransformer):
     ) -> None:
         check_choice("global_pool", global_pool, get_args(GlobalPool))
         has_class_token = kwargs.get("class_token", True)
+        if not global_pool and kwargs.get("fc_norm") is None:
+            kwargs["fc_norm"] = False  # as in timm, where None is True for "avg" alone
         with torch.device(device or torch.get_default_device()):
             super().__init__(
                 image_size=img_size,

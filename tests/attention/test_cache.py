@@ -1,5 +1,7 @@
 """The caches of a growing sequence: keys and values, and a state of constant size."""
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -65,6 +67,17 @@ def test_rows_are_kept_in_the_order_asked_for():
     assert_close(all_k[:, :, :3], k[[1, 0, 1]], rtol=0, atol=0)
     assert_close(all_v[:, :, :3], v[[1, 0, 1]], rtol=0, atol=0)
     assert cache.length == 4
+
+
+def test_a_sequence_is_continued_in_two_ways_by_a_copy_of_its_cache():
+    attention, cache = MultiHeadAttention(12, 3, causal=True), KeyValueCache(4)
+    x, other = torch.randn(2, B, 4, 12)
+    with torch.no_grad():
+        attention(x[:, :2], cache=cache)
+        copied = copy.copy(cache)
+        first = attention(x[:, 2:3], cache=cache)
+        attention(other[:, 2:3], cache=copied)
+        assert_close(torch.cat([first, attention(x[:, 3:], cache=cache)], dim=1), attention(x)[:, 2:])
 
 
 # A state.

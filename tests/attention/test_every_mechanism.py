@@ -93,6 +93,21 @@ def test_its_gradients_are_those_of_finite_differences(name):
 
 
 @EVERY
+def test_its_gradients_of_gradients_are_those_of_finite_differences_or_refused(name):
+    torch.manual_seed(0)
+    module = attention(name, (3, 3), heads=2, head_dim=2).double()
+    tokens = torch.randn(1, 10, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(tokens, grid=(3, 3)).square().sum(), tokens, create_graph=True)
+    try:
+        torch.autograd.grad(gradient.square().sum(), tokens)
+    except RuntimeError as error:
+        if "is not implemented" not in str(error):  # as torch says of its fused kernels
+            raise
+        return
+    assert torch.autograd.gradgradcheck(lambda x: module(x, grid=(3, 3)), tokens)
+
+
+@EVERY
 def test_its_weights_times_the_values_are_its_output_or_it_refuses_to_show_them(name):
     module = attention(name, (3, 5)).double()
     tokens = torch.randn(2, 16, 12, dtype=torch.float64)
@@ -129,6 +144,45 @@ def test_masks_and_causality_are_supported_or_refused(name):
     else:
         with pytest.raises(ValueError, match="cannot be causal: choose one of softmax"):
             attention(name, (3, 5), causal=True)
+
+
+@EVERY
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.float32).min])
+def test_a_number_added_to_all_logits_of_a_query_changes_neither_output_nor_gradients(name, causal, value):
+    if not {"mask", "causal"} <= MECHANISMS[name.split()[0]].takes:
+        return
+    module, tokens = attention(name, (3, 5), causal=causal), torch.randn(2, 16, 12, requires_grad=True)
+    masks = torch.zeros(2, 16, 16)
+    masks[1, 5, : 6 if causal else 16] = value  # for all keys that query 5 sees
+    outputs = [module(tokens, mask=mask) for mask in masks]
+    assert_close(*outputs)
+    assert_close(*(torch.autograd.grad(output.square().sum(), [tokens, *module.parameters()]) for output in outputs))
+    assert_close(*(module.weights(tokens, mask=mask) for mask in masks))
+
+
+@EVERY
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_have_a_row_for_each_query_or_are_refused(name, causal):
+    if causal and "causal" not in MECHANISMS[name.split()[0]].takes:
+        return
+    module, tokens = attention(name, (3, 5), causal=causal), torch.randn(2, 5, 12)
+    for keys in (3, 7):
+        try:
+            weights = module.weights(tokens, torch.randn(2, keys, 12))
+        except ValueError:
+            continue
+        assert weights.shape == (2, 2, 5, keys)
+
+
+@EVERY
+def test_without_keys_the_output_is_that_of_zeros_or_it_is_refused(name):
+    module, tokens = attention(name, (3, 5)), torch.randn(2, 5, 12)
+    try:
+        output = module(tokens, torch.randn(2, 0, 12))
+    except ValueError:
+        return
+    assert_close(output, module.proj(torch.zeros(2, 5, 12)))
 
 
 @EVERY

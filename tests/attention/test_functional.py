@@ -14,6 +14,7 @@ from vit.attention import (
     scaled_dot_product_attention,
     simplified_attention,
 )
+from vit.attention.functional import mask_logits, softmax_mask
 
 B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -165,6 +166,25 @@ def test_causal_queries_before_the_first_key_get_zeros():
     output, _ = scaled_dot_product_attention(q, k, v, causal=True)
     assert (output[:, :, :3] == 0).all()
     assert_close(output[:, :, 3], v[:, :, 0])
+
+
+def test_the_numbers_of_a_mask_are_added_as_they_are_where_no_softmax_is_taken():
+    logits, mask = torch.randn(B, H, N, M), torch.full((N, M), -1e9)
+    assert_close(mask_logits(logits, mask), logits + mask, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_largest_number_of_a_mask_that_a_query_sees_becomes_zero(causal):
+    shape, device = (B, H, M, M), torch.device("cpu")
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.tensor([[0.0] * M, [-1e9] * M, [lowest] * M, [-torch.inf] * M, [-2.0, -1.0, *[-torch.inf] * 5]])
+    mask = torch.cat([mask, torch.tensor([[-1e9] * 6 + [5.0], [-1e9] * 6 + [0.0]])])
+    expected = mask.clone()
+    expected[1:3] = 0.0
+    expected[4, :2] = torch.tensor([-1.0, 0.0])
+    expected[5] = torch.tensor([0.0] * M if causal else [-1e9] * 6 + [0.0])  # the query before the last key
+    expected = expected.masked_fill(~causal_mask(M, M), -torch.inf) if causal else expected
+    assert_close(softmax_mask(mask, causal, shape, device), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n", [1, 3, 5, 8])

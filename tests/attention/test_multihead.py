@@ -353,6 +353,14 @@ def test_angles_are_those_of_the_tokens_of_self_attention():
             attention(x, x, angles=torch.zeros(5, 2), cache=cache)
 
 
+@pytest.mark.parametrize("method", ["__call__", "weights", "heads"])
+def test_a_context_of_attention_with_rotary_positions_is_refused_as_it_has_no_angles(method):
+    attention, x = MultiHeadAttention(H * 4, H), torch.randn(B, 5, H * 4)
+    attention.is_rotary = True
+    with pytest.raises(ValueError, match="turn by rotary angles, and those of a context have none: call it without a"):
+        getattr(attention, method)(x, x)
+
+
 def test_rotary_angles_make_the_weights_depend_on_the_distance_of_two_tokens_alone():
     attention = randomised(MultiHeadAttention(H * 4, H))
     x = torch.randn(B, 1, H * 4, dtype=torch.float64).expand(B, 5, H * 4)  # the same token at five places

@@ -68,3 +68,11 @@ def test_one_mask_for_attention_of_three_axes_is_heeded():
     q, k, _ = model.layers[0].split(model.layers[0].norm1(model.embed(IMAGES)))
     expected = (q @ k.mT / 2 + model.layers[0].bias[0, :16, :16]).softmax(dim=-1)
     assert_close(capture_attention(model, IMAGES)[0], expected, **EXACT)
+
+
+@pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.float32).min])
+def test_a_row_of_one_large_number_leaves_no_digits_for_the_logits_as_in_torch(value):
+    mask = torch.zeros(16, 16)
+    mask[3] = value
+    model = invented(Layer(lambda layer, q, k, v: F.scaled_dot_product_attention(q, k, v, mask))).float()
+    assert_close(capture_attention(model, IMAGES.float())[0][:, :, 3], torch.full((len(IMAGES), 3, 16), 1 / 16))

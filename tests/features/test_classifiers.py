@@ -68,3 +68,12 @@ def test_a_single_image_of_a_class_suffices():
 def test_features_without_labels_are_refused(classifier):
     with pytest.raises(ValueError, match="3 features have 2 labels: give one label for each image"):
         classifier(torch.eye(3), torch.arange(2), torch.eye(3), torch.arange(3))
+
+
+@pytest.mark.parametrize("classifier", [knn_accuracy, linear_accuracy])
+@pytest.mark.parametrize("labels", [torch.arange(3)[:, None], torch.eye(3).long(), torch.arange(3.0)], ids=str)
+def test_labels_that_are_not_one_whole_number_for_each_image_are_refused(classifier, labels):
+    right = torch.arange(3)
+    for train, test in ((labels, right), (right, labels)):
+        with pytest.raises(ValueError, match="give a whole number for each image"):
+            classifier(torch.eye(3), train, torch.eye(3), test)

@@ -1,5 +1,6 @@
 """Generation: greedy and random tokens, beams, and sequences that end one by one."""
 
+import copy
 import itertools
 
 import pytest
@@ -172,6 +173,23 @@ def test_numbers_out_of_their_range_are_refused(options, message):
         Sampling(**options)
 
 
+def test_sequences_of_a_decoder_that_has_diverged_are_refused(decoder, prompts):
+    broken = copy.deepcopy(decoder)
+    broken.blocks[0].mlp.fc1.weight.data[0, 0] = torch.nan
+    for write in (
+        lambda: sample(broken, *prompts, 4, END, Sampling()),
+        lambda: beam_search(broken, *prompts, 4, END, 3),
+    ):
+        with pytest.raises(ValueError, match="30 of 30 sequences have a score of NaN: the model has diverged, or over"):
+            write()
+
+
+@pytest.mark.parametrize("penalty", [float("nan"), float("inf")])
+def test_a_length_penalty_is_a_finite_number(decoder, prompts, penalty):
+    with pytest.raises(ValueError, match=rf"length_penalty \({penalty}\) must be a finite number: 1 is usual"):
+        beam_search(decoder, *prompts, 4, END, 3, length_penalty=penalty)
+
+
 def test_an_impossible_beam_is_refused(decoder, prompts):
     with pytest.raises(ValueError, match=r"num_beams \(0\) must be a positive whole number"):
         beam_search(decoder, *prompts, 3, END, 0)
@@ -195,6 +213,7 @@ def test_no_sequence_gives_no_sequence(decoder):
         (torch.zeros(3, dtype=torch.long), END, r"the prompt has shape \(3,\): give \(batch, T\)"),
         (torch.zeros(3, 0, dtype=torch.long), END, r"the prompt has shape \(3, 0\)"),
         (torch.zeros(3, 7, dtype=torch.long), END, r"a prompt of 7 is longer than max_length \(6\): shorten it"),
+        (torch.tensor([[1.9]] * 3), END, r"the prompt is torch.float32: give whole numbers of tokens"),
         (torch.zeros(3, 1, dtype=torch.long), V, r"end \(5\) is outside the vocabulary of 5"),
         (torch.zeros(3, 1, dtype=torch.long), -1, r"end \(-1\) is outside the vocabulary"),
     ],

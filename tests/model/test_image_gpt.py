@@ -92,3 +92,8 @@ def test_shares_of_white_are_no_colours(painter, dtype):
     message = f"pixels are {dtype}: give the numbers of their colours, whole numbers below 5"
     with pytest.raises(ValueError, match=message):
         painter(torch.ones(1, 3, 4, dtype=dtype))
+
+
+def test_a_prefix_is_refused_as_its_pixels_would_see_themselves():
+    with pytest.raises(ValueError, match=r"prefix \(3\) would let pixels of ImageGPT see themselves: leave it out, or"):
+        ImageGPT(5, (3, 4), embed_dim=24, depth=1, num_heads=3, prefix=3)

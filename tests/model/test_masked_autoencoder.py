@@ -5,6 +5,7 @@ import torch
 from torch.autograd import grad
 
 import vit
+from vit.model import masked_autoencoder
 from vit.model.masked_autoencoder import (
     PatchAutoencoder,
     cut_into_patches,
@@ -98,6 +99,26 @@ def test_patches_that_cannot_be_predicted_are_refused(changes, message):
         autoencoder(**changes)
 
 
+def test_a_network_built_on_the_meta_device_and_filled_later_predicts_as_any_other(images, keep):
+    network = autoencoder()
+    with torch.device("meta"):
+        other = autoencoder()
+    other = other.to_empty(device="cpu")
+    other.load_state_dict(network.state_dict())
+    torch.testing.assert_close(other(images, keep), network(images, keep), rtol=0, atol=0)
+
+
+def test_positions_follow_the_input_size_of_the_encoder(keep):
+    network = autoencoder(image_size=(COLUMNS * P, ROWS * Q))
+    network.encoder.set_input_size((ROWS * P, 2 * COLUMNS * Q))
+    fresh = PatchAutoencoder(network.encoder, embed_dim=12, depth=1, num_heads=3).double().eval()
+    fresh.load_state_dict(network.state_dict())
+    images = torch.randn(7, CHANNELS, ROWS * P, 2 * COLUMNS * Q, dtype=torch.float64)
+    predicted = network(images, keep)
+    assert predicted.shape[1] == 2 * ROWS * COLUMNS
+    torch.testing.assert_close(predicted, fresh(images, keep), rtol=0, atol=0)
+
+
 def test_as_many_patches_of_another_grid_are_refused(images, keep):
     with pytest.raises(
         ValueError, match=rf"images have \({COLUMNS * P}, {ROWS * Q}\) pixels, and the decoder has posit"
@@ -113,7 +134,7 @@ def test_a_decoder_whose_channels_its_heads_do_not_divide_is_refused():
         PatchAutoencoder(encoder, embed_dim=14, depth=1, num_heads=3)
 
 
-def test_prediction_and_loss_are_those_of_transformers():
+def test_prediction_and_loss_are_those_of_transformers(monkeypatch):
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
     sizes = {"image_size": 12, "patch_size": 4, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
@@ -159,7 +180,8 @@ def test_prediction_and_loss_are_those_of_transformers():
     with torch.no_grad():
         expected = theirs(images, noise=noise)
         keep = noise.argsort(dim=1)[:, :3]
-        ours.decoder.positions = theirs.decoder.decoder_pos_embed[0, 1:]  # whose channels have another order
+        codes = theirs.decoder.decoder_pos_embed[0, 1:]  # whose channels have another order
+        monkeypatch.setattr(masked_autoencoder, "sinusoidal_positions_2d", lambda grid_size, dim: codes)
         predicted = ours(images, keep)
     assert torch.equal(hidden_patches(keep, 9), expected.mask.bool())
     torch.testing.assert_close(predicted, expected.logits)

@@ -122,6 +122,20 @@ def test_other_shapes_and_colours_are_refused(model, pixels, call):
         call(pixels, pixels)
 
 
+def test_features_of_other_shapes_and_colours_are_refused(model, pixels):
+    for other in (pixels[:, :2], pixels.mT, pixels[0]):
+        with pytest.raises(ValueError, match=r"pixels have shape .*: give whole images of \(3, 4\) pixels"):
+            model.forward_features(other)
+    with pytest.raises(ValueError, match=r"pixel 5 is none of the 5 colours \(0 to 4\)"):  # 5 is a hidden pixel
+        model.forward_features(torch.full((1, 3, 4), 5))
+
+
+def test_the_pixels_of_a_model_that_has_diverged_are_refused(model, pixels):
+    model.decoder.blocks[0].mlp.fc1.weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="6 of 6 sequences have a score of NaN: the model has diverged"):
+        model.complete(pixels, pixels > 2, temperature=0)
+
+
 def test_the_number_of_a_hidden_pixel_does_not_matter(model, pixels):
     hidden = torch.rand(6, 3, 4) < 0.6
     unknown = pixels.masked_fill(hidden, 99)

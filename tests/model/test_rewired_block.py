@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.attention.multihead import Group
 from vit.capture import capture_attention
 from vit.inference import reads_class_token_only
 from vit.model.encoder_block import EncoderBlock
@@ -115,3 +116,9 @@ def test_only_the_norms_of_the_blocks_differ_in_size(residual, norm):
 def test_wirings_that_cannot_be_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         vit.VisionTransformer(**SMALL, **kwargs)
+
+
+def test_packed_sequences_are_refused(tokens):
+    block = RewiredBlock(H * D, H, norm="post").double()
+    with pytest.raises(ValueError, match=r"norm 'post' and residual True have no packed form: call forward for seq"):
+        block.forward_packed(tokens[:1], [Group(1, N, None)])

@@ -191,3 +191,14 @@ def test_other_modules_replaced_blocks_training_and_masks_are_refused():
     model.blocks[1] = torch.nn.Identity()
     with pytest.raises(ValueError, match="block 1 was replaced or has hooks"):
         vit.TokenMerging(model, r=2)
+
+
+@pytest.mark.parametrize("hooked", [lambda block: block, lambda block: block.attn], ids=["block", "attention"])
+def test_hooks_that_came_after_the_construction_are_refused(hooked):
+    model, images = made(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    merging = vit.TokenMerging(model, r=2)
+    hook = hooked(model.blocks[1]).register_forward_hook(lambda module, inputs, output: 0 * output)
+    with pytest.raises(ValueError, match="block 1 was replaced or has hooks, which merging would bypass"):
+        merging(images)
+    hook.remove()
+    assert merging(images).isfinite().all()

@@ -219,6 +219,16 @@ def test_kept_patches_are_encoded_as_with_the_others_hidden(pos_embed):
     assert_close(model.encode(few, positions=keep), expected)
 
 
+@POSITIONS
+def test_numbers_of_patches_may_be_narrow_integers(pos_embed):
+    model = VisionTransformer(**ON_GRID | {"image_size": 32, "depth": 1, "num_registers": 4}, pos_embed=pos_embed)
+    images, keep = torch.randn(2, 3, 32, 32), torch.tensor([[3, 251], [255, 0]])  # of 256 patches, after 5 tokens
+    expected = model.eval().forward_features(images, keep=keep)
+    assert_close(model.forward_features(images, keep=keep.to(torch.uint8)), expected, rtol=0, atol=0)
+    few = torch.cat([model.embed(images)[:, :5], model.embed(images)[:, 5:][[[0], [1]], keep]], dim=1)
+    assert_close(model.encode(few, positions=keep.to(torch.uint8)), expected)
+
+
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
@@ -624,6 +634,15 @@ def test_a_pruned_model_computes_the_chosen_features_and_is_saved(tmp_path):
     assert len(model.blocks) == 2
     vit.save(model, tmp_path / "pruned.safetensors")
     assert_close(vit.load(tmp_path / "pruned.safetensors")(images), model(images), **EXACT)
+
+
+def test_a_pruned_model_keeps_the_arguments_of_the_mechanisms_that_are_left():
+    options = {"window": {"window": 2}, "topk": {"k": 3}}
+    model = small(attention=["softmax", "window", "topk"], attention_kwargs=options)
+    for block, left in ((1, {"window": {"window": 2}}), (0, None)):
+        model.prune_intermediate_layers([block])
+        assert model.config["attention_kwargs"] == left
+        VisionTransformer(**model.config).load_state_dict(model.state_dict())
 
 
 @pytest.mark.parametrize("method", ["forward_features", "forward_intermediates", "get_intermediate_layers"])

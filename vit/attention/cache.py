@@ -3,6 +3,7 @@
 Letters: B batch, H heads of keys and values, N new tokens, M tokens so far, d channels per head.
 """
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,10 @@ class KeyValueCache:
         self.length = 0
         self._k: Tensor | None = None
         self._v: Tensor | None = None
+
+    def __copy__(self) -> "KeyValueCache":
+        """Copy the tensors as well: steps of two caches that share their memory would overwrite each other."""
+        return copy.deepcopy(self)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append new tokens and return all so far: (B, H, N, d), (B, H, N, e) -> (B, H, M, d), (B, H, M, e).

@@ -58,7 +58,8 @@ def scaled_dot_product_attention(
         k: Keys.
         v: Values, one for each key.
         mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add to
-            the logits. The output of a query that may attend to no key is zero.
+            the logits. The output of a query that may attend to no key is zero. A finite number that all keys of a
+            query share, such as -1e9, changes nothing, as it changes no softmax.
         causal: Whether a query attends only to the keys up to its own position. With fewer queries than keys, the
             queries are the last positions.
         scale: Factor of the products; None means ``d ** -0.5``, which keeps their variance at one if that of queries
@@ -156,7 +157,7 @@ def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = Fa
     """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros if all keys are masked."""
     if mask is None and not causal:
         return logits.softmax(dim=-1)
-    return softmax_or_zeros(mask_logits(logits, mask, causal))
+    return softmax_or_zeros(mask_logits(logits, softmax_mask(mask, causal, logits.shape, logits.device)))
 
 
 def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -211,6 +212,21 @@ def join_masks(mask: Tensor | None, causal: bool, n: int, m: int, device: torch.
     return mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -torch.inf)
 
 
+def softmax_mask(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
+    """Check a mask for logits of this shape, and combine it with the causal mask as the softmax needs it.
+
+    A number that all keys of a query share changes no softmax, so the largest number that a query sees becomes 0. With
+    -1e9, as for a query of padding, float32 would have no digits left for the logits, and the gradients of torch's
+    fused kernels would be wrong.
+    """
+    if mask is not None:
+        check_mask(mask, shape, device)
+    mask = join_masks(mask, causal, *shape[-2:], device)
+    if mask is None or mask.dtype == torch.bool or not shape[-1]:
+        return mask
+    return mask - mask.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).min)
+
+
 def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise a ValueError if queries, keys and values do not fit together."""
     if not q.ndim == k.ndim == v.ndim == 4:
@@ -238,6 +254,15 @@ def check_are_last(q: Tensor, k: Tensor) -> None:
         raise ValueError(
             f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
             "of the keys' positions: give at least as many keys"
+        )
+
+
+def check_has_keys(q: Tensor, k: Tensor) -> None:
+    """Raise a ValueError if there are queries and no keys."""
+    if q.shape[-2] and not k.shape[-2]:
+        raise ValueError(
+            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys: give at least one key, or take attention "
+            "'softmax', whose output is zero without keys"
         )
 
 

@@ -167,7 +167,8 @@ class MultiHeadAttention(nn.Module):
                 None means ``x``.
             values: Tokens (B, M, value_context_dim) that give the values, one for each token of the context.
             mask: Mask broadcastable to (B, H, N, M): boolean, True where a query may attend to a key, or floats to add
-                to the logits. The values of a query that may attend to no key are zero.
+                to the logits. The values of a query that may attend to no key are zero. A finite number that all keys
+                of a query share, such as -1e9, changes nothing under a softmax.
             cache: Without a context, keys and values of the tokens before ``x``; those of ``x`` are appended (causal
                 attention only). With a context, its keys and values: the first call computes them, later calls reuse
                 them. Mechanisms with a state also take a ``StateCache``, which does not grow.

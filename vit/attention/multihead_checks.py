@@ -102,7 +102,12 @@ def check_takes_angles(attention: nn.Module) -> None:
 
 
 def check_context(attention: nn.Module, context: Tensor, angles: Tensor | None) -> None:
-    """Check a context, and that no angles are given with it."""
+    """Check a context, and that neither the attention nor the call turns queries and keys by angles."""
+    if attention.is_rotary:
+        raise ValueError(
+            "the queries and keys of this model turn by rotary angles, and those of a context have none: call it "
+            "without a context and with angles, or build a MultiHeadAttention by itself"
+        )
     if angles is not None:
         raise ValueError("angles are the positions of self-attention: pass no angles beside a context")
     check_tokens(attention, "context", context, attention.context_dim, "context_dim")

@@ -37,8 +37,9 @@ def project(attention: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     qkv = attention.qkv(x)
     if attention.tie_qkv:
         return qkv, qkv, qkv
-    q, kv = qkv.split([attention.split_dims[0], sum(attention.split_dims[1:])], dim=-1)
-    return q, *_keys_and_values_in(kv, attention)
+    # One split, so that the backward pass joins the gradients of all parts in one copy.
+    parts = qkv.split(attention.split_dims, dim=-1)
+    return parts[0], parts[1], parts[-1]
 
 
 def project_context(attention: nn.Module, context: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor
 
-from vit.attention.functional import attention_weights
+from vit.attention.functional import attention_logits, mask_logits, softmax_or_zeros
 
 if TYPE_CHECKING:
     from vit.capture.intercept import InterceptAttention
@@ -31,6 +31,11 @@ def scaled_dot_product(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Compute what ``F.scaled_dot_product_attention`` returns: (B, H, N, d), or (B * H, N, d) for three axes."""
+    if query.is_nested:
+        raise ValueError(
+            "attention over nested tensors cannot be seen: give images of one size to a model that pads their tokens "
+            "instead of nesting them"
+        )
     if query.ndim == 3 and mode.splits(query):
         axes = mode.axes
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
@@ -46,7 +51,7 @@ def scaled_dot_product(
         key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask[None]
-    attn = mode.edited(attention_weights(query, key, mask=attn_mask, causal=is_causal, scale=scale), value, query)
+    attn = mode.edited(_weights(query, key, attn_mask, is_causal, scale), value, query)
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
@@ -93,9 +98,18 @@ def multi_head(
         rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
     )
-    attn = mode.edited(attention_weights(q, k, mask=attn_mask), v, q)
+    attn = mode.edited(_weights(q, k, attn_mask), v, q)
     mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
     output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
     if not need_weights:
         return output, None
     return output, attn.mean(dim=1) if average_attn_weights else attn
+
+
+def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = False, scale: float | None = None) -> Tensor:
+    """Compute the weights as torch does: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
+
+    The numbers of a mask are added as they are: a row of -1e9 leaves no digits for the logits, as in torch's kernels.
+    """
+    logits = mask_logits(attention_logits(q, k, scale), mask, causal)
+    return logits.softmax(dim=-1) if mask is None and not causal else softmax_or_zeros(logits)

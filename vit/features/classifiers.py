@@ -112,6 +112,10 @@ def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels:
     for images, classes in ((features, labels), (test_features, test_labels)):
         if len(images) != len(classes) or not len(images):
             raise ValueError(f"{len(images)} features have {len(classes)} labels: give one label for each image")
+        if classes.ndim != 1 or classes.is_floating_point():
+            raise ValueError(
+                f"labels are {classes.dtype} of shape {tuple(classes.shape)}: give a whole number for each image, (N,)"
+            )
         check_finite(images)
     if features.shape[1] != test_features.shape[1]:
         raise ValueError(f"features have {features.shape[1]} and {test_features.shape[1]} channels: take one model")

@@ -13,11 +13,10 @@ from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
-from vit.model.generation import Generated, Sampling, beam_search, sample
+from vit.model.generation import INTEGER_DTYPES, Generated, Sampling, beam_search, sample
 from vit.model.positions import rotary_angles, sinusoidal_positions
 from vit.support.checks import check_choice, check_natural, check_positive_int, check_share
 
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 DecoderPositions = Literal["learned", "sincos", "rope"]
 
 

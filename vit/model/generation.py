@@ -3,6 +3,7 @@
 Letters in the einops patterns: b sequences, k beams of a sequence, t tokens, v tokens of the vocabulary.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,18 @@ from torch import Tensor, nn
 from vit.support.checks import check_non_negative, check_positive_int, check_positive_share
 from vit.support.precision import most_precise
 
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # of numbers of tokens
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise a ValueError if the score of a sequence is not a number: (B,). Its tokens mean nothing."""
+    broken = sum(map(math.isnan, scores.tolist()))
+    if broken:
+        raise ValueError(
+            f"{broken} of {len(scores)} sequences have a score of NaN: the model has diverged, or overflows in half "
+            "precision; take earlier weights, or float32"
+        )
+
 
 @dataclass
 class Generated:
@@ -22,11 +35,17 @@ class Generated:
         tokens: The tokens without the prompt, (B, T). Finished rows are padded with the end token.
         scores: The sum of the log-probabilities of each sequence's tokens, end token included, (B,).
         lengths: Number of tokens of each sequence, end token included, (B,).
+
+    Raises:
+        ValueError: If a score is not a number.
     """
 
     tokens: Tensor
     scores: Tensor
     lengths: Tensor
+
+    def __post_init__(self) -> None:
+        check_scores(self.scores)
 
 
 @dataclass
@@ -187,6 +206,8 @@ def beam_search(
     A ``forbidden`` token is never written. For the other arguments, see ``sample``.
     """
     check_positive_int("num_beams", num_beams)
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"length_penalty ({length_penalty}) must be a finite number: 1 is usual, 0 has no effect")
     prompt = _checked(decoder, prompt, steps, end, forbidden)
     sampling = Sampling(forbidden=forbidden)
     greedy = sample(decoder, prompt, context, steps, end, sampling, use_cache=use_cache)
@@ -238,11 +259,14 @@ def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, fo
     """Check the arguments, and return the prompt as 64-bit integers.
 
     Raises:
-        ValueError: If ``steps`` is below 1, the prompt is empty or too long, or a token is outside the vocabulary.
+        ValueError: If ``steps`` is below 1, the prompt is empty, too long or of no whole numbers, or a token is outside
+            the vocabulary.
     """
     check_positive_int("steps", steps)
     if prompt.ndim != 2 or not prompt.shape[1]:
         raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: give (batch, T), at least one token each")
+    if prompt.dtype not in INTEGER_DTYPES:
+        raise ValueError(f"the prompt is {prompt.dtype}: give whole numbers of tokens, such as prompt.long()")
     room = decoder.max_length - prompt.shape[1] + 1  # the decoder never reads the last token it writes
     if room < 1:
         raise ValueError(f"a prompt of {prompt.shape[1]} is longer than max_length ({decoder.max_length}): shorten it")

@@ -3,6 +3,8 @@
 Letters in the einops patterns: b batch, r rows and s columns of an image.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -23,7 +25,20 @@ class ImageGPT(PixelModel):
     torch.Size([1, 2, 3, 5])
     >>> model.complete(pixels[:, :1]).shape
     torch.Size([1, 2, 3])
+
+    Raises:
+        ValueError: If ``prefix`` is given.
     """
+
+    def __init__(
+        self, palette_size: int, grid: tuple[int, int], embed_dim: int, depth: int, num_heads: int, **kwargs: Any
+    ) -> None:
+        if kwargs.get("prefix"):
+            raise ValueError(
+                f"prefix ({kwargs['prefix']}) would let pixels of ImageGPT see themselves: leave it out, or take "
+                "MiddleModel, which predicts no pixel of its prefix"
+            )
+        super().__init__(palette_size, grid, embed_dim, depth, num_heads, **kwargs)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Compute each pixel's logits from the pixels before it, row by row: (B, r, s) -> (B, r, s, palette_size)."""

@@ -89,7 +89,8 @@ def keep_patches(
 def number_tokens(patches: Tensor, num_prefix_tokens: int) -> Tensor:
     """Return the numbers of the prefix tokens and of some patches among all tokens: (B, K) -> (B, prefix + K)."""
     prefix = repeat(torch.arange(num_prefix_tokens, device=patches.device), "n -> b n", b=len(patches))
-    return pack([prefix, patches + num_prefix_tokens], "b *")[0]
+    # In 64 bits: the sum of a narrow integer would start again at 0.
+    return pack([prefix, patches.long() + num_prefix_tokens], "b *")[0]
 
 
 def hide_patches(patches: Tensor, hidden: Tensor | None, mask_token: Tensor | None) -> Tensor:

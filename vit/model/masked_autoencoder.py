@@ -69,11 +69,11 @@ def reconstruction_losses(predicted: Tensor, images: Tensor, keep: Tensor, patch
 class PatchDecoder(nn.Module):
     """Predicts the pixels of all patches from the tokens of visible patches, by encoder blocks and a linear layer.
 
-    Mask tokens take the places of the hidden patches, and fixed positions are added.
+    Mask tokens take the places of the hidden patches, and fixed positions are added. These are computed for each batch:
+    a buffer that is not in the state dict would be lost on the meta device.
 
     Args:
         context_dim: Channels of the given tokens.
-        grid_size: Rows and columns of patches.
         patch_pixels: Number of predicted values of each patch.
         embed_dim: Channels of a token inside the decoder.
         depth: Number of blocks.
@@ -87,7 +87,6 @@ class PatchDecoder(nn.Module):
     def __init__(
         self,
         context_dim: int,
-        grid_size: tuple[int, int],
         patch_pixels: int,
         embed_dim: int,
         depth: int,
@@ -105,8 +104,6 @@ class PatchDecoder(nn.Module):
             )
         self.embed = nn.Linear(context_dim, embed_dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, embed_dim))
-        # Not in the state_dict: they follow from the sizes.
-        self.register_buffer("positions", sinusoidal_positions_2d(grid_size, embed_dim), persistent=False)
         self.blocks = nn.ModuleList(EncoderBlock(embed_dim, num_heads, mlp_ratio=mlp_ratio) for _ in range(depth))
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.pred = nn.Linear(embed_dim, patch_pixels)
@@ -118,13 +115,17 @@ class PatchDecoder(nn.Module):
         draw_weights(self)
         nn.init.normal_(self.mask_token, std=0.02)
 
-    def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Predict all patches: prefix and visible tokens (B, prefix + K, C), patch numbers (B, K) -> (B, N, P)."""
+    def forward(self, tokens: Tensor, keep: Tensor, grid_size: tuple[int, int]) -> Tensor:
+        """Predict all patches: prefix and visible tokens (B, prefix + K, C), patch numbers (B, K) -> (B, N, P).
+
+        ``grid_size`` is the rows and columns of patches.
+        """
         embedded = self.embed(tokens)
         prefix, visible = embedded.tensor_split([tokens.shape[1] - keep.shape[1]], dim=1)
-        whole = repeat(self.mask_token.to(visible.dtype), "1 1 d -> b n d", b=len(keep), n=len(self.positions))
+        positions = sinusoidal_positions_2d(grid_size, embedded.shape[2]).to(embedded)
+        whole = repeat(self.mask_token.to(visible.dtype), "1 1 d -> b n d", b=len(keep), n=len(positions))
         whole = whole.scatter(1, repeat(keep, "b k -> b k d", d=whole.shape[2]), visible)
-        decoded = pack([prefix, whole + self.positions.to(whole.dtype)], "b * d")[0]
+        decoded = pack([prefix, whole + positions], "b * d")[0]
         for block in self.blocks:
             decoded = block(decoded)
         return self.pred(self.norm(decoded[:, prefix.shape[1] :]))
@@ -171,7 +172,7 @@ class PatchAutoencoder(nn.Module):
             )
         self.encoder = encoder
         sizes = (embed_dim, depth, num_heads, encoder.config["mlp_ratio"])
-        self.decoder = PatchDecoder(encoder.embed_dim, embedding.grid_size, pixels, *sizes)
+        self.decoder = PatchDecoder(encoder.embed_dim, pixels, *sizes)
 
     def forward(self, images: Tensor, keep: Tensor) -> Tensor:
         """Predict the pixels of all patches: (B, C, H, W), numbers of visible patches (B, K) -> (B, N, P).
@@ -185,7 +186,8 @@ class PatchAutoencoder(nn.Module):
                 f"images have {tuple(images.shape[-2:])} pixels, and the decoder has positions for {expected}: resize "
                 "the images, or build the encoder with their image_size"
             )
-        return self.decoder(self.encoder.forward_features(images, keep=keep), keep)
+        tokens = self.encoder.forward_features(images, keep=keep)
+        return self.decoder(tokens, keep, self.encoder.patch_embed.grid_size)
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay, of encoder and decoder."""

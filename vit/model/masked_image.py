@@ -9,7 +9,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
-from vit.model.generation import Sampling
+from vit.model.generation import Sampling, check_scores
 from vit.model.pixel_model import PixelModel
 from vit.support.checks import check_positive_int
 
@@ -44,6 +44,8 @@ class MaskedImageModel(PixelModel):
 
     def forward_features(self, pixels: Tensor) -> Tensor:
         """Compute the states of all pixels if no pixel is hidden: (B, r, s) -> (B, r s, D)."""
+        self.check_whole(pixels)
+        self.check_colours(pixels)
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
 
     @torch.no_grad()
@@ -70,7 +72,7 @@ class MaskedImageModel(PixelModel):
             generator: Source of the random order and draws.
 
         Raises:
-            ValueError: If ``forward`` raises it, or ``steps`` or ``temperature`` is out of its range.
+            ValueError: If ``forward`` raises it, ``steps`` or ``temperature`` is out of its range, or a logit is NaN.
         """
         check_positive_int("steps", steps)
         self._check(pixels, hidden)
@@ -86,6 +88,7 @@ class MaskedImageModel(PixelModel):
             left = (count * math.cos(math.pi * step / (2 * steps))).floor()
             filled = hidden & (turn < count - left)
             pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled
+        check_scores(reduce(log_probabilities, "b n v -> b", "sum"))
         return rearrange(pixels, "b (r s) -> b r s", r=self.grid[0])
 
     def _check(self, pixels: Tensor, hidden: Tensor) -> None:

@@ -73,8 +73,7 @@ class MiddleModel(PixelModel):
 
     def _parts(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Check images, and return the given rows and the middle rows."""
-        if tuple(pixels.shape[1:]) != self.grid:
-            raise ValueError(f"pixels have shape {tuple(pixels.shape)}: give whole images of {self.grid} pixels")
+        self.check_whole(pixels)
         given = torch.cat([pixels[:, : self.middle.start], pixels[:, self.middle.stop :]], dim=1)
         self.check_colours(given)
         return given, pixels[:, self.middle]

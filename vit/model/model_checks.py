@@ -159,6 +159,7 @@ def check_numbers_of_patches(name: str, numbers: Tensor, batch: int, patches: in
             f"{name} are {numbers.dtype} of shape {tuple(numbers.shape)}: give a row of numbers of patches for each of "
             f"the {batch} images"
         )
+    numbers = numbers.long()  # the comparison with a narrow integer would wrap the number of patches
     if not torch.compiler.is_compiling() and numbers.numel() and not 0 <= numbers.min() <= numbers.max() < patches:
         raise ValueError(
             f"{name} has numbers from {numbers.min()} to {numbers.max()}: the patches have 0 to {patches - 1}"

@@ -8,7 +8,8 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.model.decoder import INTEGER_DTYPES, TransformerDecoder
+from vit.model.decoder import TransformerDecoder
+from vit.model.generation import INTEGER_DTYPES
 
 
 class PixelModel(nn.Module):
@@ -42,6 +43,15 @@ class PixelModel(nn.Module):
         """Compute the logits of the colours for each token of a sequence: (B, r s) -> (B, r, s, palette_size)."""
         logits = self.decoder(sequence)[..., : self.no_colour]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
+
+    def check_whole(self, pixels: Tensor) -> None:
+        """Check that pixels are those of whole images.
+
+        Raises:
+            ValueError: If their shape is not (B, r, s).
+        """
+        if tuple(pixels.shape[1:]) != self.grid:
+            raise ValueError(f"pixels have shape {tuple(pixels.shape)}: give whole images of {self.grid} pixels")
 
     def check_colours(self, pixels: Tensor) -> None:
         """Check that pixels are numbers of colours in the palette.

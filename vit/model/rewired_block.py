@@ -1,9 +1,11 @@
 """The block of the encoder with other connections, for experiments on what norms and skip connections are good for."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
+from vit.attention.multihead import Group
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice
 
@@ -53,6 +55,17 @@ class RewiredBlock(EncoderBlock):
         tokens = tokens if pre else self.norm1(tokens)
         tokens = self._joined(tokens, self.ls2(self.mlp(self.norm2(tokens) if pre else tokens)))
         return tokens if pre else self.norm2(tokens)
+
+    def forward_packed(self, tokens: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
+        """Refuse packed sequences.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            f"norm {self.norm!r} and residual {self.residual} have no packed form: call forward for sequences of one "
+            "length"
+        )
 
     def _joined(self, tokens: Tensor, branch: Tensor) -> Tensor:
         return tokens + self.drop_path(branch) if self.residual else branch

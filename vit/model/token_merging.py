@@ -16,6 +16,7 @@ from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import ROTARY
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_natural
+from vit.support.hooks import is_hooked
 
 
 class Merged(NamedTuple):
@@ -44,7 +45,7 @@ class TokenMerging(nn.Module):
         r: Patches that each block merges into other patches; at most half of the remaining ones.
 
     Raises:
-        ValueError: If the model has rotary positions, another mechanism, or blocks that were replaced.
+        ValueError: If the model has rotary positions, another mechanism, or blocks that were replaced or have hooks.
     """
 
     def __init__(self, model: VisionTransformer, r: int) -> None:
@@ -93,6 +94,8 @@ class TokenMerging(nn.Module):
         """Return the tokens after the last block."""
         if self.model.training:
             raise ValueError("the model is in training mode, and tokens are merged in inference only: call eval()")
+        if not is_hooked(self):  # what observes all modules, as vit.capture does, need not be called for the blocks
+            _check_mergeable(self.model)
         tokens = self.model.embed(images)
         # Not len(), which would fix the size in an exported program.
         batch, count = tokens.shape[0], tokens.shape[1] - self.model.num_prefix_tokens

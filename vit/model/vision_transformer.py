@@ -619,7 +619,10 @@ class VisionTransformer(nn.Module):
         last_block: Any = self.blocks[-1]
         self.config |= {"depth": len(self.blocks), "drop_path": last_block.drop_path.probability}
         if not isinstance(self.config["attention"], str):
-            self.config["attention"] = list(self.config["attention"])[: len(self.blocks)]
+            names = list(self.config["attention"])[: len(self.blocks)]
+            options = self.config["attention_kwargs"] or {}
+            kept = {name: options[name] for name in options if name in names}
+            self.config |= {"attention": names, "attention_kwargs": kept or None}
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:

@@ -1,7 +1,7 @@
 """A LightningModule with a Vision Transformer, which normalises images itself."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import torch
 from lightning import LightningModule
@@ -37,10 +37,11 @@ class EncoderModule(LightningModule):
         self.save_hyperparameters()
         check_choice("init", init, get_args(Init))
         encoder = VisionTransformer(**vit_kwargs)
-        for name, numbers in (("mean", mean), ("std", std)):
-            values = torch.tensor(numbers or [0.5] * encoder.patch_embed.in_channels)
+        halves = [0.5] * encoder.patch_embed.in_channels
+        self._of_channels = {"mean": mean or halves, "std": std or halves}
+        for name, numbers in self._of_channels.items():
             # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
-            self.register_buffer(name, values[:, None, None], persistent=False)
+            self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
         self.network = self.build_network(encoder)
         if init == "mimetic":
             mimetic_attention(self.network)
@@ -48,6 +49,13 @@ class EncoderModule(LightningModule):
     def build_network(self, encoder: VisionTransformer) -> nn.Module:
         """Return the model that is trained: the encoder, or one around it."""
         return encoder
+
+    def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Self:
+        """Move to a device without values, except ``mean`` and ``std``, which no state_dict would bring back."""
+        super().to_empty(device=device, recurse=recurse)
+        for name, numbers in self._of_channels.items():
+            self.get_buffer(name).copy_(torch.tensor(numbers, device="cpu")[:, None, None])
+        return self
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images, uint8 or float in [0, 1], by ``mean`` and ``std``: (B, C, H, W)."""

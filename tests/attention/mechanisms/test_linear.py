@@ -92,6 +92,16 @@ def test_a_query_whose_features_all_underflow_gets_zeros():
     assert_close(output, torch.zeros(1, 1, 2, 5))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_query_of_large_negative_channels_attends_as_in_float64(causal):
+    inputs = [x.detach().requires_grad_() for x in qkv(70, 70, 8, dtype=torch.float32)]
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    outputs = [LinearAttention()(q - 80, k, v, causal=causal) for q, k, v in (inputs, wide)]
+    assert_close(outputs[0].double(), outputs[1], rtol=1e-4, atol=1e-5)
+    gradients = [torch.autograd.grad(o.square().sum(), x) for o, x in zip(outputs, (inputs, wide), strict=True)]
+    assert_close([x.double() for x in gradients[0]], [*gradients[1]], rtol=1e-3, atol=1e-4)
+
+
 @EACH
 def test_the_cost_grows_with_the_number_of_tokens(attention):
     short, long = (flop_of(attention, *torch.randn(3, 1, 1, n, D)) for n in (1000, 2000))

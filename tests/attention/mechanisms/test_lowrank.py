@@ -111,6 +111,14 @@ def test_on_another_grid_the_weights_of_a_mixture_have_the_same_sum():
     assert_close(attention(q, k, v, grid=(7, 11)), v)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixtures_of_narrow_numbers_are_resized(dtype):
+    attention, inputs = LinformerAttention((3, 5), landmarks=4), qkv(2 + 77, dtype=torch.float32)
+    expected = attention(*inputs, grid=(7, 11))
+    found = attention.to(dtype)(*(x.to(dtype) for x in inputs), grid=(7, 11))
+    assert_close(found.float(), expected, rtol=0.03, atol=0.03)
+
+
 def test_a_missing_grid_is_refused():
     with pytest.raises(ValueError, match="linformer mixes the patches of a grid: pass grid_size="):
         LinformerAttention(None)

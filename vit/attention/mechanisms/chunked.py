@@ -9,7 +9,7 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from vit.attention.functional import attention_logits, check_mask, check_qkv
+from vit.attention.functional import attention_logits, check_has_keys, check_mask, check_qkv, softmax_mask
 from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.support.checks import check_positive_int
 
@@ -21,7 +21,7 @@ class ChunkedAttention(SoftmaxAttention):
     of each chunk again, so neither pass holds more than N x ``chunk`` of them. This is the algorithm of the fused
     kernels in readable form; ``softmax`` runs those kernels, and is faster.
 
-    The custom backward pass supports ``torch.func.vmap``, but no gradients of gradients.
+    The custom backward pass supports ``torch.func.vmap``, and gradients of gradients, which take memory for N x M.
 
     Args:
         chunk: Number of keys in a chunk.
@@ -38,8 +38,12 @@ class ChunkedAttention(SoftmaxAttention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         check_qkv(q, k, v)
+        check_has_keys(q, k)
         if mask is not None:
-            check_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
+            shape = *q.shape[:3], k.shape[2]
+            check_mask(mask, shape, q.device)
+            # Only floats: a boolean mask is not expanded to the N x M of the causal mask.
+            mask = mask if mask.dtype == torch.bool else softmax_mask(mask, causal, shape, q.device)
         return _Chunked.apply(q, k, v, mask, causal, self.chunk)[0]
 
 
@@ -76,14 +80,15 @@ class _Chunked(torch.autograd.Function):
         output, log_total = outputs
         if mask is not None and mask.requires_grad:
             raise ValueError("chunked attention gives no gradient to a mask: detach it, or use attention 'softmax'")
-        ctx.mark_non_differentiable(log_total)
         ctx.save_for_backward(q, k, v, mask, output, log_total)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor, grad_log_total: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, output, log_total = ctx.saved_tensors
         # The gradient of the softmax needs sum_m weights * grad_weights, which equals sum_d output * grad_output.
         mean_grad = (output * grad_output).to(log_total.dtype).sum(-1, keepdim=True)
+        # log_total has a gradient only where this pass is differentiated; its derivative by a logit is the weight.
+        mean_grad = mean_grad - grad_log_total
         # Filled in place: small results between large temporaries would fragment the allocator's memory until the
         # process grows with N x N. The products make the gradients batched under vmap, whichever input is.
         grad_q, grad_k, grad_v = (torch.zeros_like(x * mean_grad[..., :1, :]) for x in (q, k, v))

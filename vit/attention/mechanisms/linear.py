@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import check_are_last, check_qkv
+from vit.attention.functional import check_are_last, check_has_keys, check_qkv
 from vit.attention.mechanisms.base import Mechanism, set_values
 from vit.support.checks import check_positive_int
 
@@ -38,12 +38,12 @@ class LinearAttention(Mechanism):
         """Mix the values: (B, H, N, d), (B, H, M, d), (B, H, M, e) -> (B, H, N, e)."""
         if causal:
             return self.advance(q, k, v, None)[0]
-        return in_float32(lambda q, k, v: kernel_attention(elu_plus_one(q), elu_plus_one(k), v), q, k, v)
+        return in_float32(lambda q, k, v: kernel_attention(query_features(q), elu_plus_one(k), v), q, k, v)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compute causal attention of new tokens, and the sums over all tokens so far, (B, H, d, e + 1)."""
         return advance_in_float32(
-            lambda q, k, v: causal_kernel_attention(elu_plus_one(q), elu_plus_one(k), v, state), q, k, v
+            lambda q, k, v: causal_kernel_attention(query_features(q), elu_plus_one(k), v, state), q, k, v
         )
 
 
@@ -76,6 +76,7 @@ class RandomFeatureAttention(Mechanism):
         return in_float32(self._attend, q, k, v)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        check_has_keys(q, k)
         q, k = self._exponents(q), self._exponents(k)
         # A common factor of all features of a query, or of all features of all keys, cancels in the quotient. These two
         # factors prevent overflow.
@@ -93,6 +94,15 @@ def elu_plus_one(x: Tensor) -> Tensor:
     """Compute ``elu(x) + 1``: ``x + 1`` above zero and ``exp(x)`` below, positive and smooth."""
     # torch.compile fails on F.elu, whose gradient has unexpected strides (backend "aot_eager", torch 2.15).
     return x.relu() + x.clamp(max=0).exp()
+
+
+def query_features(x: Tensor) -> Tensor:
+    """Compute ``elu(x) + 1`` over its largest feature, as a factor of a query cancels in the quotient of the sums.
+
+    Otherwise the products of a query whose channels are all below about -44 would underflow.
+    """
+    features = elu_plus_one(x)
+    return features / features.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def kernel_attention(q_features: Tensor, k_features: Tensor, v: Tensor) -> Tensor:

@@ -115,7 +115,8 @@ def _mixed(x: Tensor, mixture: Tensor, prefix: int, grid: Grid) -> Tensor:
     """Mix the patches, and keep the prefix: (B, H, N, d) -> (B, H, prefix + landmarks, d)."""
     trained_on = mixture.shape[-2:]
     if tuple(trained_on) != tuple(grid):
-        resized = F.interpolate(mixture[None], size=grid, mode="bilinear", align_corners=False, antialias=True)[0]
+        wide = mixture.to(torch.promote_types(mixture.dtype, torch.float32))  # torch resizes nothing narrower
+        resized = F.interpolate(wide[None], size=grid, mode="bilinear", align_corners=False, antialias=True)[0]
         # The sum of a mixture's weights stays the same.
         mixture = resized * (trained_on[0] * trained_on[1]) / (grid[0] * grid[1])
     patches = rearrange(x[..., prefix:, :], "b h (y x) d -> b h y x d", y=grid[0])

@@ -9,7 +9,7 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from vit.attention.functional import gated_scan, gated_weights
+from vit.attention.functional import check_are_last, gated_scan, gated_weights
 from vit.attention.mechanisms.base import Mechanism, set_values
 from vit.attention.mechanisms.linear import advance_in_float32, at_least_float32
 from vit.attention.mechanisms.local import Grid, prefix_length
@@ -64,6 +64,7 @@ class RecurrentAttention(Mechanism):
     def weights(self, q: Tensor, k: Tensor, *, causal: bool = False, grid: Grid | None = None) -> Tensor:
         """Compute the share of each token in each state: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
         if causal:
+            check_are_last(q, k)
             return gated_weights(self._logits(at_least_float32(k)))[..., k.shape[-2] - q.shape[-2] :, :].to(q.dtype)
         order = self._order(q, k, grid)
         weights = gated_weights(self._logits(at_least_float32(k[..., order, :]))).to(q.dtype)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.attention.functional import attention_weights, check_mask, check_qkv, join_masks, scaled_dot_product_attention
+from vit.attention.functional import attention_weights, check_qkv, scaled_dot_product_attention, softmax_mask
 from vit.attention.mechanisms.base import Mechanism
 
 # Measured on 2 CPU cores with avx512_bf16: in bf16, the backward pass of the fused CPU kernel takes 3 to 6 times as
@@ -69,15 +69,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causa
         return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
     check_qkv(q, k, v)
     n, m = q.shape[-2], k.shape[-2]
-    if mask is not None:
-        check_mask(mask, (*q.shape[:2], n, m), q.device)
     # is_causal takes the queries for the first positions, not the last, so it is right only if n == m.
     is_causal = False
     # Not "is_causal = ... and n == m": with a dynamic length that is a symbol, and the kernel needs a plain bool.
     if causal and mask is None and n == m:
         is_causal = True
     else:
-        mask = join_masks(mask, causal, n, m, q.device)
+        mask = softmax_mask(mask, causal, (*q.shape[:2], n, m), q.device)
     if mask is not None:
         mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
     return _fused(q, k, v, mask, is_causal)

@@ -15,6 +15,7 @@ from vit.attention.functional import (
     check_are_last,
     check_qkv,
     mask_logits,
+    softmax_mask,
     softmax_or_zeros,
 )
 from vit.attention.mechanisms.base import Mechanism
@@ -97,7 +98,8 @@ class TopKAttention(DenseAttention):
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Compute the attention weights, zero except the largest: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
-        logits = mask_logits(attention_logits(q, k), mask, causal)
+        logits = attention_logits(q, k)
+        logits = mask_logits(logits, softmax_mask(mask, causal, logits.shape, q.device))
         kth_best = logits.topk(min(self.k, k.shape[-2]), dim=-1).values[..., -1:]
         return softmax_or_zeros(logits.masked_fill(logits < kth_best, -torch.inf))
 

@@ -1,0 +1,17 @@
+"""A module around a Vision Transformer, and the normalisation of its images."""
+
+import torch
+from torch.testing import assert_close
+
+from vit.objectives.classify.objective import ViTClassifier
+
+SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 24, "depth": 1, "num_heads": 3, "num_classes": 5}
+
+
+def test_a_module_built_on_the_meta_device_and_filled_later_normalises_as_any_other():
+    arguments = SMALL | {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    module, images = ViTClassifier(**arguments), torch.rand(2, 3, 8, 8)
+    with torch.device("meta"):
+        other = ViTClassifier(**arguments)
+    other.to_empty(device="cpu").load_state_dict(module.state_dict())
+    assert_close(other.normalise(images), module.normalise(images), rtol=0, atol=0)
