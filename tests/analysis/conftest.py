@@ -1,5 +1,7 @@
 """Small models with contrasted attention: that of untrained ones is nearly uniform."""
 
+from copy import deepcopy
+
 import pytest
 import timm
 import torch
@@ -26,6 +28,26 @@ def sharpen(model):
 @pytest.fixture
 def ours():
     return sharpen(vit.VisionTransformer(image_size=(12, 20), patch_size=4, embed_dim=40, depth=3, num_heads=5))
+
+
+class Watched(torch.nn.Module):
+    """A block beside which an attention runs that nothing reads."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block, self.watcher = block, torch.nn.MultiheadAttention(40, 5, batch_first=True)
+
+    def forward(self, tokens, *inputs, **options):
+        self.watcher(tokens, tokens, tokens)
+        return self.block(tokens, *inputs, **options)
+
+
+@pytest.fixture
+def watched(ours):
+    """The same model with an attention that has no influence on its logits."""
+    model = deepcopy(ours)
+    model.blocks[0] = Watched(model.blocks[0])
+    return model.eval()
 
 
 @pytest.fixture

@@ -31,3 +31,9 @@ def test_as_many_labels_as_images_are_needed(ours, images, labels):
         accuracy(ours, images, labels[:6])
     with pytest.raises(ValueError, match="there are no images"):
         accuracy(ours, images[:0], labels[:0])
+
+
+def test_attention_without_influence_is_no_layer(watched, images, labels):
+    seen = []
+    accuracy(watched, images, labels, lambda layer, attn: seen.append(layer) or attn)
+    assert seen == [0, 1, 2]

@@ -173,3 +173,16 @@ def test_invalid_arguments_are_refused(ours, images, labels, batches):
         pruning_curve(ours, iter(batches), ranking)
     with pytest.raises(ValueError, match="training mode"):
         pruning_curve(ours.train(), batches, ranking, "weight")
+
+
+@pytest.mark.parametrize("order", ["importance", "oracle"])
+def test_layers_that_are_others_than_the_modules_are_not_ranked(watched, images, labels, batches, order):
+    heads = r"have \[5, 5, 5\] heads, its attention modules \[5, 5, 5, 5\], which run in the order \[1, 0, 2, 3\]"
+    with pytest.raises(ValueError, match=f"{heads}: heads can be ranked by 'weight' and 'random' alone"):
+        pruning_curve(watched, batches, (images, labels), order)
+
+
+def test_layers_that_run_in_another_order_than_the_modules_are_not_ranked(ours, images, labels, batches):
+    ours._modules = {"registered_first": ours.blocks[2], **ours._modules}
+    with pytest.raises(ValueError, match=r"run in the order \[1, 2, 0\]"):
+        pruning_curve(ours, batches, (images, labels))

@@ -220,3 +220,8 @@ def test_attention_with_negative_weights_is_refused():
 def test_layers_keep_their_numbers_where_one_has_lost_all_heads(ours, images):
     table = describe_heads(prune_heads(ours, {1: range(5)}), images)
     assert [head.layer for head in table.heads] == [0] * 5 + [2] * 5
+
+
+def test_attention_without_influence_has_no_heads(ours, watched, images):
+    found, expected = (describe_heads(model, images) for model in (watched, ours))
+    assert found.heads == expected.heads

@@ -147,3 +147,15 @@ def test_attention_with_a_norm_after_its_heads_is_refused(images):
         ValueError, match=r"the norm after each head of DifferentialAttention .* use ablation_importance"
     ):
         head_importance(model, images)
+
+
+@pytest.mark.parametrize("importance", [head_importance, ablation_importance])
+def test_attention_without_influence_is_no_layer(ours, watched, images, labels, importance):
+    torch.testing.assert_close(importance(watched, images, labels), importance(ours, images, labels))
+
+
+def test_layers_without_a_gradient_are_refused(ours, images, labels):
+    ours.blocks[1].register_forward_hook(lambda _, __, tokens: tokens.detach())
+    with pytest.raises(ValueError, match=r"no gradient for some of its layers .*: use ablation_importance"):
+        head_importance(ours, images, labels)
+    assert ablation_importance(ours, images, labels)[0].any()

@@ -144,3 +144,9 @@ def test_what_cannot_be_cut_is_refused(ours, images):
     for function in (cut_edges, attribute_edges):
         with pytest.raises(ValueError, match=r"negative weights .* use cut_heads or cut_layers"):
             function(talking, torch.randn(2, 3, 24, 24), query=0)
+
+
+def test_the_quick_form_is_refused_where_a_layer_has_no_gradient(ours, images):
+    ours.blocks[1].register_forward_hook(lambda _, __, tokens: tokens.detach())
+    with pytest.raises(ValueError, match=r"no gradient for some of its layers .*: use cut_edges"):
+        attribute_edges(ours, images)

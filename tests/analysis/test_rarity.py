@@ -47,3 +47,7 @@ def test_layers_without_heads_are_empty(ours, images):
 def test_the_control_needs_a_second_image(ours, images):
     with pytest.raises(ValueError, match=r"too few images \(1\)"):
         rare_attention(ours, images[:1])
+
+
+def test_attention_without_influence_is_no_layer(ours, watched, images):
+    assert_close(rare_attention(watched, images), rare_attention(ours, images))

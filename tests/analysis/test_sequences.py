@@ -127,3 +127,18 @@ def test_a_kind_that_is_not_there_is_refused(model):
 
     with pytest.raises(ValueError, match="WithoutImages has no cross attention: choose another kind"):
         sequence_pruning_curve(WithoutImages().eval(), BATCH, BATCH, "cross")
+
+
+def test_attention_that_nothing_reads_is_refused(model):
+    class Watched(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.watcher = model, torch.nn.MultiheadAttention(12, 3, batch_first=True).double()
+
+        def forward(self, images, tokens):
+            seen = self.model.encoder.forward_features(images)
+            self.watcher(seen, seen, seen)
+            return self.model(images, tokens)
+
+    with pytest.raises(ValueError, match=r"Watched have no gradient .*: leave out attention that its logits do not"):
+        sequence_head_importance(Watched().eval(), BATCH)

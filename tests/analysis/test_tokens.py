@@ -74,7 +74,7 @@ def test_layers_that_share_one_module_are_refused():
             tokens = self.patches(images).flatten(2).mT
             return self.head(self.layer(self.layer(tokens)).mean(1))
 
-    with pytest.raises(ValueError, match="Twice has no separate module for each layer"):
+    with pytest.raises(ValueError, match="Twice has no module for each layer that takes its tokens"):
         token_norms(Twice().eval(), torch.randn(2, 3, 24, 24))
 
 

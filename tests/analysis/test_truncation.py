@@ -2,7 +2,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vit.analysis.truncation import leading_vectors, randomly_projected, truncated, truncation_curve
+from vit.analysis.truncation import (
+    attention_spectra,
+    leading_vectors,
+    randomly_projected,
+    truncated,
+    truncation_curve,
+)
 
 EXACT = {"rtol": 1e-7, "atol": 1e-7}
 
@@ -102,3 +108,9 @@ def test_every_layer_is_cut(ours, images, monkeypatch):
 def test_a_rank_of_zero_is_refused(ours, images, labels):
     with pytest.raises(ValueError, match=r"ranks \(0\) must be a positive whole number: rank 0"):
         truncation_curve(ours, images, labels, [2, 0])
+
+
+def test_attention_without_influence_is_no_layer(ours, watched, images, labels):
+    assert_close(attention_spectra(watched, images), attention_spectra(ours, images))
+    found, expected = (truncation_curve(model, images, labels, [2]) for model in (watched, ours))
+    assert found == expected  # the random subspaces of a layer are those of its number

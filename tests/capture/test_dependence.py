@@ -9,7 +9,7 @@ from tests.architectures import EXACT, of_transformers, randomised
 from tests.capture.around import Around
 from tests.capture.spelled import expected_attention, fused, logits_between, spelled
 from vit.capture import capture_attention, examine
-from vit.capture.dependence import influential
+from vit.capture.dependence import Dependents, influential
 from vit.capture.trace import trace_forward
 from vit.explain import explain
 
@@ -93,8 +93,8 @@ def test_attention_without_gradient_and_influence_is_no_layer():
 
 
 def test_a_call_that_reaches_the_logits_through_a_later_one_is_influential():
-    assert influential([{1}, {2}, {-1}, set()]) == [0, 1, 2]
-    assert influential([{1}, set()]) == []
+    assert influential(Dependents([{1}, {2}, {-1}, set()], ())) == [0, 1, 2]
+    assert influential(Dependents([{1}, set()], ())) == []
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # in a pass without gradients

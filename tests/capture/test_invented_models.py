@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
@@ -228,6 +229,60 @@ def squared(layer, q, k, v):
     return weights @ (weights @ v)
 
 
+def alike(layer, q, k, v):
+    """Learned weights, the same for all images."""
+    weights = layer.bias[:, :16, :16].softmax(dim=-1)
+    layer.note(lambda: weights.expand(len(q), -1, -1, -1))
+    return weights @ v
+
+
+def one_key(layer, q, k, v):
+    """One key and one value for all heads."""
+    weights = softmax(q, k[:, :1])
+    layer.note(lambda: weights)
+    return weights @ v[:, :1]
+
+
+class Kept(Layer):
+    """Branches times the share of steps in which training keeps them."""
+
+    def forward(self, tokens):
+        tokens = tokens + 0.8 * self.attend(self.norm1(tokens))
+        return tokens + 0.8 * self.mlp(self.norm2(tokens))
+
+
+class Experts(Layer):
+    """Each token chooses one of two experts. ``places`` is how many tokens of a batch find one."""
+
+    def __init__(self, places=None):
+        super().__init__()
+        self.places = places
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(self.norm1(tokens))
+        flat = self.norm2(tokens).flatten(0, 1)
+        added = torch.zeros_like(flat)
+        for number, expert in enumerate((self.mlp, self.mlp[0::2])):
+            own = (flat[:, :2].argmax(dim=1) == number).nonzero()[: self.places, 0]
+            added[own] = expert(flat[own])
+        return tokens + added.view_as(tokens)
+
+
+def parametrised():
+    model = invented(Layer(), Layer(fused))
+    for layer in model.layers:
+        parametrizations.weight_norm(layer.qkv)
+        parametrizations.spectral_norm(layer.proj)
+    return model.eval()
+
+
+def hooked():
+    model = invented(Layer(), Layer(fused))
+    model.layers[0].register_forward_hook(lambda layer, _, tokens: tokens * torch.linspace(1, 2, WIDTH).to(tokens))
+    model.layers[1].proj.register_forward_hook(lambda layer, _, mixed: 2 * mixed)
+    return model
+
+
 def keep_logits(model, images):
     """Each layer adds the logits of the one before."""
     tokens, before = model.embed(images), 0.0
@@ -322,6 +377,16 @@ READ = {
     ),
     "einsum with letters of its own": (lambda: invented(Layer(in_einsum), Layer(in_einsum)), cls),
     "values times weights": (lambda: invented(Layer(transposed), Layer(transposed)), cls),
+    "a softmax of a softmax": (
+        lambda: invented(Layer(by(lambda layer, q, k: (5 * softmax(q, k)).softmax(-1))), Layer()),
+        cls,
+    ),
+    "learned weights, the same for all images": (lambda: invented(Layer(), Layer(alike)), cls),
+    "one key and value for all heads": (lambda: invented(Layer(one_key), Layer(one_key)), cls),
+    "branches times the share that training keeps": (lambda: invented(Kept(), Kept(fused)), cls),
+    "an expert for each token": (lambda: invented(Experts(), Experts()), cls),
+    "parametrised weights": (parametrised, cls),
+    "hooks that change what layers return": (hooked, cls),
     "weights applied twice": (lambda: invented(Layer(), Layer(squared)), cls),
     "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
     "logits of the layer before": (lambda: invented(run=keep_logits), cls),
@@ -355,7 +420,7 @@ READ = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", "ignore:attention has negative weights")
 @pytest.mark.parametrize("name", READ)
 def test_maps_are_those_of_the_weights_that_the_model_notes(name):
     make, reads = READ[name]
@@ -447,6 +512,77 @@ def by_hand(layer, q, k, v):
     return (weights / weights.sum(dim=-1, keepdim=True))[..., None].mul(v[:, :, None]).sum(dim=3)
 
 
+def nested(layer, q, k, v):
+    q, k, v = (torch.nested.nested_tensor([*x.mT], layout=torch.jagged).mT for x in (q, k, v))
+    return torch.stack([*F.scaled_dot_product_attention(q, k, v).unbind()])
+
+
+class Other(Layer):
+    """Attention to something else than the tokens of the layer before: ``other(model, images)``."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+    def forward(self, tokens):
+        q = self.split(self.norm1(tokens))[0]
+        _, k, v = self.split(self.norm1(self.seen))
+        return tokens + self.proj(self.join(softmax(q, k) @ v))
+
+
+def beside(model, images):
+    model.layers[1].seen = model.layers[1].other(model, images)
+    return model.read(model.through(model.embed(images)))
+
+
+def memory(model, images):
+    return model.layers[0].bias[0, :16, :WIDTH].expand(len(images), -1, -1)
+
+
+class Some(Layer):
+    """A layer for the images whose patches are bright."""
+
+    def forward(self, tokens):
+        chosen = tokens[:, 1:].mean(dim=(1, 2)) > -1.164
+        tokens = tokens.clone()
+        tokens[chosen] = super().forward(tokens[chosen])
+        return tokens
+
+
+class InParts(Layer):
+    """Two images at a time."""
+
+    def forward(self, tokens):
+        return torch.cat([super(InParts, self).forward(part) for part in tokens.split(2)])
+
+
+class InOneSequence(Layer):
+    """The tokens of all images in one sequence; each attends to those of its image."""
+
+    def forward(self, tokens):
+        images, count, _ = tokens.shape
+        hidden = ~torch.block_diag(*[torch.ones(count, count)] * images).bool()
+        together = tokens.flatten(0, 1)[None]
+        q, k, v = self.split(self.norm1(together))
+        mixed = logits_of(q, k).masked_fill(hidden, -torch.inf).softmax(dim=-1) @ v
+        return (together + self.proj(self.join(mixed))).view_as(tokens)
+
+
+def of_the_next(layer, q, k, v):
+    return softmax(q, k) @ (v + v.roll(1, 0))
+
+
+def centred(model, images):
+    logits = model.read(model.through(model.embed(images)))
+    return logits - logits.mean(dim=0)
+
+
+def scaled_by_the_batch(model, images):
+    """The image with the largest logit is as it is alone."""
+    logits = model.read(model.through(model.embed(images)))
+    return logits / logits.max()
+
+
 def mirrored(model, images):
     both = model.through(model.embed(torch.cat([images, images.flip(-1)])))
     return model.read(both[: len(images)]) + model.read(both[len(images) :])
@@ -492,6 +628,39 @@ REFUSED = {
     "mirror images in the batch": (lambda: invented(run=mirrored), "attends within windows|side by side|in a batch"),
     "one of two attentions": (lambda: invented(Layer(either), Layer()), "side by side"),
     "a head that reads early tokens": (lambda: invented(run=early_read), "read more than its last tokens"),
+    "nested tensors": (lambda: invented(Layer(nested), Layer()), "attention over nested tensors cannot be seen"),
+    "the tokens of the first layer once more": (
+        lambda: invented(Layer(), Other(lambda model, x: model.embed(x)), run=beside),
+        r"other tokens than those of the layer before \(the values of number 1 do not depend on number 0\)",
+    ),
+    "the mirror image": (
+        lambda: invented(Layer(), Other(lambda model, x: model.embed(x.flip(-1))), run=beside),
+        "other tokens than those of the layer before",
+    ),
+    "a memory of as many slots as tokens": (
+        lambda: invented(Layer(), Other(memory), run=beside),
+        "other tokens than those of the layer before",
+    ),
+    "a layer for some images": (lambda: invented(Layer(), Some(), Layer()), "skips a layer for some"),
+    "two images at a time": (lambda: invented(InParts(), InParts()), "passes images in parts"),
+    "all images in one sequence": (lambda: invented(InOneSequence()), "to some or all images at once"),
+    "values of the next image": (
+        lambda: invented(Layer(), Layer(of_the_next)),
+        "the images of a batch change each other",
+    ),
+    "logits less the mean of the batch": (lambda: invented(run=centred), "the images of a batch change each other"),
+    "logits divided by the largest of the batch": (
+        lambda: invented(run=scaled_by_the_batch),
+        "the images of a batch change each other",
+    ),
+    "experts with places for a whole batch": (
+        lambda: invented(Experts(places=8), Experts(places=8)),
+        "the images of a batch change each other",
+    ),
+    "an exported model": (
+        lambda: torch.export.export(invented(Layer(fused)), (IMAGES,)).module(),
+        "is exported: it calls kernels by name",
+    ),
     "a traced model": (scripted, "is scripted"),
     "an image turned round": (
         lambda: invented(run=lambda model, x: model.read(model.through(model.embed(x.flip(-1))))),
@@ -519,3 +688,15 @@ def test_bfloat16_is_near_double_precision():
     model = invented()
     half = deepcopy(model).bfloat16()
     assert_close(explain(half, IMAGES.bfloat16()).double(), explain(model, IMAGES), rtol=0.1, atol=0.01)
+
+
+@pytest.mark.parametrize("method", ["rollout", "relevance", "value"])
+def test_an_autocast_within_the_model_is_near_double_precision(method):
+    def run(model, images):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model.read(model.through(model.embed(images))).float()
+
+    rough, model = (invented(Layer(fused), Layer(fused), run=each) for each in (run, None))
+    expected = explain(model, IMAGES, method, **({"target": 3} if method == "relevance" else {}))
+    found = explain(rough.float(), IMAGES.float(), method, **({"target": 3} if method == "relevance" else {}))
+    assert_close(found.double(), expected, rtol=0.1, atol=0.03 * float(expected.max()))

@@ -119,7 +119,9 @@ def test_attention_over_channels_is_refused_even_if_their_number_is_that_of_the_
             x = self.patches(images).flatten(2)[:, None]
             return self.head(((x @ x.mT).softmax(dim=-1) @ x).mean(dim=-1)[:, 0])
 
-    with pytest.raises(ValueError, match=r"15 tokens, among which .* its attention is over channels, its patches"):
+    with pytest.raises(
+        ValueError, match=r"15 tokens, among which .* attention is over channels or a memory, its patches"
+    ):
         explain(randomised(Crossed()), IMAGES, grid=(3, 5))
     xcit = of_this_timm("xcit_nano_12_p8_224", depth=2, embed_dim=16, num_heads=1, cls_attn_layers=1)
     with pytest.raises(ValueError, match="move no grid of patches"):
@@ -265,7 +267,8 @@ def test_weights_of_deepvit_are_taken_after_its_heads_are_mixed():
         lambda attn: attn.to_qkv,
         lambda attn: attn.to_out[0],
     )
-    assert explain(model, SQUARE[..., :8, :8]).shape == (2, 4, 4)
+    with pytest.warns(UserWarning, match="attention has negative weights"):
+        assert explain(model, SQUARE[..., :8, :8]).shape == (2, 4, 4)
 
 
 def test_the_two_softmaxes_of_convit_are_one_layer():

@@ -42,5 +42,5 @@ def test_layers_without_a_module_behind_them_are_refused(random_vit):
                 tokens = block(tokens)
             return tokens.mean(dim=1)
 
-    with pytest.raises(ValueError, match="Bare has no separate module for each layer, or none between"):
+    with pytest.raises(ValueError, match=r"Bare has no module for each layer that takes .*, or none between"):
         logit_lens(Bare(random_vit()).eval(), IMAGES)

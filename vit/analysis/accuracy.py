@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from vit.analysis.batches import labelled_batches
-from vit.capture.attention import logits_of, run_intercepted
+from vit.analysis.batches import in_batches, labelled_batches
+from vit.capture.attention import influential_calls, logits_of, run_intercepted
 from vit.capture.intercept import Edit
 from vit.support.precision import in_double
 
@@ -22,7 +22,8 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None
         model: A ViT of any library, in eval mode.
         images: Images, normalised as the model expects.
         labels: The true class of each image.
-        edit: Replaces the attention of each layer (see ``InterceptAttention``); None leaves the model as it is.
+        edit: Replaces the attention of each layer that the logits depend on (see ``InterceptAttention``); None leaves
+            the model as it is.
         batch_size: Number of images in one forward pass.
 
     Raises:
@@ -36,8 +37,9 @@ def is_right(
     model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64
 ) -> Tensor:
     """Return whether the predicted class of each image equals its label: booleans (B,). See ``accuracy``."""
-    right = []
-    for batch, targets in labelled_batches(model, images, labels, batch_size):
-        logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit)
+    right, batches = [], labelled_batches(model, images, labels, batch_size)
+    calls = None if edit is None else influential_calls(model, next(in_batches(model, images, 1)))
+    for batch, targets in batches:
+        logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit, calls)
         right.append((logits.argmax(dim=-1) == targets).cpu())
     return torch.cat(right)

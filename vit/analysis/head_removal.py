@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
-from vit.analysis.modules import attention_modules, head_count
+from vit.analysis.modules import attention_modules, check_same_layers, head_count
 from vit.analysis.pruning import prune_heads
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
@@ -107,8 +107,8 @@ def pruning_curve(
             of the same layers share at least the full model and the one without heads.
 
     Raises:
-        ValueError: If heads cannot be pruned (see ``prune_heads``), order, step or a layer is invalid, or there are no
-            batches.
+        ValueError: If heads cannot be pruned (see ``prune_heads``), order, step or a layer is invalid, there are no
+            batches, or layers that are ranked by the logits are others than the modules that are pruned.
     """
     check_capturable(model)
     check_choice("order", order, get_args(Order))
@@ -143,9 +143,11 @@ def pruning_curve(
 
 
 def _importance(model: nn.Module, ranking: tuple[Tensor, Tensor], order: Order) -> list[Tensor]:
-    if order == "importance":
-        return head_importance(model, *ranking)
-    return ablation_importance(model, *ranking) if order == "oracle" else weight_importance(model)
+    if order == "weight":
+        return weight_importance(model)
+    scores = (head_importance if order == "importance" else ablation_importance)(model, *ranking)
+    check_same_layers(model, ranking[0], [len(layer) for layer in scores])
+    return scores
 
 
 def _shuffled(left: list[Head], seed: int) -> list[Head]:

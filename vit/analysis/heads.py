@@ -75,7 +75,7 @@ def describe_heads(
 
     with torch.no_grad():
         for batch in in_batches(model, images, batch_size):
-            run_intercepted(model, torch.cat([batch, batch.roll(pixels, dims=(-2, -1))]), measure)
+            run_intercepted(model, torch.cat([batch, batch.roll(pixels, dims=(-2, -1))]), measure, anatomy.calls)
     # An image alone in its batch has none to be compared with. A single patch cannot be moved.
     compared = len(images) - (len(images) % batch_size == 1) if any(shift) else 0
     for of_layer in sums.values():

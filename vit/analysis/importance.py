@@ -3,7 +3,7 @@
 Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels of a head, c channels of a token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -18,7 +18,8 @@ from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
 from vit.attention.mechanisms.linear import at_least_float32
-from vit.capture.attention import logits_of, run_intercepted
+from vit.capture.attention import influential_calls, logits_of, run_intercepted
+from vit.capture.graph import gradients_of
 from vit.capture.intercept import Edit
 
 
@@ -29,7 +30,8 @@ def head_importance(
 
     The importance is ``E |d loss / d gate|`` over the images (Michel et al. 2019, eq. 2). The gate multiplies the
     head's attention and equals 1. One backward pass measures all heads, to first order. Two redundant heads therefore
-    both get a high value or both a low one. Layers are numbered as in ``prune_heads``.
+    both get a high value or both a low one. Layers are numbered as in ``describe_heads``: attention without influence
+    on the logits is none. Where each attention has some, and they run in order, ``prune_heads`` numbers them so too.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
@@ -46,7 +48,7 @@ def head_importance(
 
     Raises:
         ValueError: If attention cannot be captured (see ``capture_attention``), a norm follows the heads (differential
-            attention), or the numbers of images and labels differ.
+            attention), a layer has no gradient, or the numbers of images and labels differ.
     """
     for module in model.modules():
         if isinstance(module, MultiHeadAttention) and isinstance(module.mechanism, DifferentialAttention):
@@ -55,8 +57,9 @@ def head_importance(
                 "gradient of a gate is always zero: use ablation_importance"
             )
     totals: list[Tensor] = []
-    for batch, targets in _labelled(model, images, labels, batch_size):
-        slopes = _slopes(model, batch, targets)
+    batches, calls = _labelled(model, images, labels, batch_size), _calls(model, images)
+    for batch, targets in batches:
+        slopes = _slopes(model, batch, targets, calls)
         totals = [total + slope for total, slope in zip(totals, slopes, strict=True)] if totals else slopes
     importances = [(total / len(images)).cpu() for total in totals]
     if normalised:
@@ -91,8 +94,8 @@ def ablation_importance(
     if replacement not in ("zero", "mean"):
         raise ValueError(f"unknown replacement {replacement!r}: choose 'zero' or 'mean'")
     means = mean_attention(model, images, batch_size=batch_size)
-    batches = list(_labelled(model, images, labels, batch_size))
-    intact = _mean_loss(model, batches, lambda _, attn: attn)
+    batches, calls = list(_labelled(model, images, labels, batch_size)), _calls(model, images)
+    intact = _mean_loss(model, batches, calls, lambda _, attn: attn)
 
     def without(layer: int, head: int, number: int, attn: Tensor) -> Tensor:
         if number == layer:
@@ -101,7 +104,9 @@ def ablation_importance(
         return attn
 
     rises = [
-        torch.tensor([_mean_loss(model, batches, partial(without, layer, head)) - intact for head in range(len(mean))])
+        torch.tensor(
+            [_mean_loss(model, batches, calls, partial(without, layer, head)) - intact for head in range(len(mean))]
+        )
         for layer, mean in enumerate(means)
     ]
     return with_emptied_layers(model, rises)
@@ -117,8 +122,9 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
             sums[layer] = sums.get(layer, 0) + reduce(at_least_float32(attn), "b h n m -> h n m", "sum")
         return attn
 
+    calls = _calls(model, images)
     for batch in in_batches(model, images, batch_size):
-        run_intercepted(model, batch, add)
+        run_intercepted(model, batch, add, calls)
     return [total / len(images) for total in sums.values()]
 
 
@@ -141,7 +147,7 @@ def weight_importance(model: nn.Module) -> list[Tensor]:
     return with_emptied_layers(model, [torch.stack(layer).mean(dim=0).cpu() for layer in sizes])
 
 
-def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+def _slopes(model: nn.Module, images: Tensor, labels: Tensor, calls: Sequence[int]) -> list[Tensor]:
     """Sum ``|d loss / d gate|`` over images: one (H,) for each layer."""
     gates: list[Tensor] = []
 
@@ -152,9 +158,14 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
         gates.append(torch.ones_like(attn[..., 0, 0], requires_grad=True))
         return attn * rearrange(gates[-1], "b h -> b h 1 1")
 
-    with torch.enable_grad():
-        loss = F.cross_entropy(at_least_float32(run_intercepted(model, images, gate)), labels, reduction="sum")
-        return [reduce(at_least_float32(slope).abs(), "b h -> h", "sum") for slope in torch.autograd.grad(loss, gates)]
+    with torch.enable_grad(), gradients_of(model, "use ablation_importance"):
+        logits = at_least_float32(run_intercepted(model, images, gate, calls))
+        slopes = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), gates)
+    return [reduce(at_least_float32(slope).abs(), "b h -> h", "sum") for slope in slopes]
+
+
+def _calls(model: nn.Module, images: Tensor) -> list[int]:
+    return influential_calls(model, next(in_batches(model, images, 1)))
 
 
 def _labelled(
@@ -172,7 +183,7 @@ def _predicted(model: nn.Module, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], edit: Edit) -> float:
-    logits = ((at_least_float32(run_intercepted(model, images, edit)), labels) for images, labels in batches)
+def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], calls: Sequence[int], edit: Edit) -> float:
+    logits = ((at_least_float32(run_intercepted(model, images, edit, calls)), labels) for images, labels in batches)
     losses = [F.cross_entropy(*each, reduction="sum").item() for each in logits]
     return sum(losses) / sum(len(images) for images, _ in batches)

@@ -17,6 +17,7 @@ from vit.analysis.modules import emptied_layers
 from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_unchecked, differentiable, influential_calls, logits_of, run_intercepted
+from vit.capture.graph import gradients_of
 from vit.support.checks import check_positive_int
 from vit.support.precision import in_double
 
@@ -146,7 +147,7 @@ def attribute_edges(
     measure = asked_logit(model, images, target, against, batch_size)
     batches = []
     for index, batch in enumerate(in_batches(model, images, batch_size)):
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad(), gradients_of(model, "use cut_edges"):
             attentions = capture_unchecked(model, differentiable(batch), calls)
             asked = measure(attentions.logits, index * batch_size)
             slopes = torch.autograd.grad(asked.sum(), [*attentions])

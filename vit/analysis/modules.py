@@ -1,11 +1,13 @@
 """The attention modules of a model, layer by layer."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vit.analysis.batches import in_batches
 from vit.attention import MultiHeadAttention
 
 
@@ -85,6 +87,26 @@ def with_emptied_layers(model: nn.Module, captured: Sequence[Tensor]) -> list[Te
     for emptied in emptied_layers(model):
         layers.insert(emptied, torch.empty(0))
     return layers
+
+
+@torch.no_grad()
+def check_same_layers(model: nn.Module, images: Tensor, counts: Sequence[int]) -> None:
+    """Check that layers of as many heads as ``counts`` says are the attention modules of a model, in the same order.
+
+    Raises:
+        ValueError: If modules run in another order, not once each, or one of them has no influence on the logits.
+    """
+    modules, called = attention_modules(model), []
+    with ExitStack() as hooks:
+        for number, module in enumerate(modules):
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, number=number: called.append(number)))
+        model(next(in_batches(model, images, 1)))
+    of_modules = [head_count(module) for module in modules]
+    if called != [*range(len(modules))] or [*counts] != of_modules:
+        raise ValueError(
+            f"the layers of {type(model).__name__} that its logits depend on have {[*counts]} heads, its attention "
+            f"modules {of_modules}, which run in the order {called}: heads can be ranked by 'weight' and 'random' alone"
+        )
 
 
 def _is_attention(module: nn.Module) -> bool:

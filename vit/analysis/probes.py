@@ -86,8 +86,8 @@ def probe_layers(
         batch_size: Number of images in one forward pass.
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
-            follows the last layer, or a layer has lost all heads.
+        ValueError: If attention cannot be captured (see ``capture_attention``), no module for each layer takes its
+            tokens, no norm follows the last layer, or a layer has lost all heads.
     """
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: probe the model before pruning, or leave it a head")
@@ -96,8 +96,8 @@ def probe_layers(
     check_even(anatomy.cells, anatomy.grid, type(model).__name__)
     if not anatomy.parts.layers or anatomy.parts.last is None:
         raise ValueError(
-            f"{type(model).__name__} has no separate module for each layer, or no norm after the last layer: probes "
-            "need both"
+            f"{type(model).__name__} has no module for each layer that takes its tokens (B, N, D), or no norm after "
+            "the last layer: probes need both"
         )
     fitted, fitted_targets = _seen(model, anatomy, *fitted_on, batch_size)
     measured, measured_targets = _seen(model, anatomy, *measured_on, batch_size)

@@ -65,7 +65,7 @@ def rare_correlations(model: nn.Module, images: Tensor, batch_size: int = 32) ->
     of_batches = []
     for batch in in_batches(model, images, batch_size):
         received.clear()
-        run_intercepted(model, batch, keep)
+        run_intercepted(model, batch, keep, anatomy.calls)
         of_batches.append([*received])
     layers = [torch.cat(batches) for batches in zip(*of_batches, strict=True)]
     rare = rarity(images, anatomy.grid)

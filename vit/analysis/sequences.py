@@ -14,6 +14,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
+from vit.capture.graph import gradients_of
 from vit.capture.sequence import KINDS, Kind, run_sequence
 from vit.support.checks import check_choice, check_positive_int
 
@@ -51,7 +52,7 @@ def sequence_head_importance(
         batch_size: Number of sequences in one forward pass.
 
     Raises:
-        ValueError: If attention cannot be captured.
+        ValueError: If attention cannot be captured, or some of it has no gradient, as attention that nothing reads.
     """
     totals: dict[tuple[Kind, int], Tensor] = {}
     for images, tokens, targets in zip(*(in_batches(model, part, batch_size) for part in batch), strict=True):
@@ -63,7 +64,7 @@ def sequence_head_importance(
             gates[kind, layer] = gate  # noqa: B023 (called within this round of the loop)
             return _switched_off(kind, layer, attn * rearrange(gate, "b h -> b h 1 1"), without or {})
 
-        with torch.enable_grad():
+        with torch.enable_grad(), gradients_of(model, "leave out attention that its logits do not depend on"):
             loss = _token_losses(run_sequence(model, images, tokens, edit=gated), targets).sum()
             slopes = torch.autograd.grad(loss, list(gates.values()))
         for place, slope in zip(gates, slopes, strict=True):

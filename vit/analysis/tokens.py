@@ -73,8 +73,8 @@ def token_norms(
     torch.Size([2, 5, 17])
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), layers share one module, no norm
-            follows the last layer, or a layer has lost all heads.
+        ValueError: If attention cannot be captured (see ``capture_attention``), no module for each layer takes its
+            tokens, no norm follows the last layer, or a layer has lost all heads.
     """
     if emptied := emptied_layers(model):
         raise ValueError(
@@ -85,8 +85,8 @@ def token_norms(
     anatomy.check_in_order()
     if not anatomy.parts.layers or anatomy.parts.last is None:
         raise ValueError(
-            f"{type(model).__name__} has no separate module for each layer, or no norm after the last layer: token "
-            "norms need both"
+            f"{type(model).__name__} has no module for each layer that takes its tokens (B, N, D), or no norm after "
+            "the last layer: token norms need both"
         )
     leaving = [*anatomy.parts.layers[1:], anatomy.parts.last]
     norms: list[list[Tensor]] = [[] for _ in leaving]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import vit
 from vit.analysis.accuracy import accuracy
 from vit.analysis.intervals import share_interval
-from vit.analysis.labelled import Labelled, labelled_images
+from vit.analysis.labelled import Labelled, is_split_of_training, labelled_images
 from vit.weights import read_checkpoint
 from vit.weights.checkpoint import is_ours
 from vit.weights.tensor_files import read_file
@@ -31,6 +31,7 @@ class TrainedModel:
     data: str = ""  # name of the data set
     init: str | None = None  # initial weights of the training, the value of --model.init; None if not known
     are_named: bool = True  # whether the model names its classes
+    is_split_of_training: bool = True  # whether the training left out the held-out images
 
     def facts(self) -> list[str]:
         """Return the facts that hold for all answers, in sentences."""
@@ -39,8 +40,9 @@ class TrainedModel:
         start = "Before training means a model of the same size with new random weights"
         if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"
+        of = "held out of the training" if self.is_split_of_training else "of a split of its own"
         facts = [
-            f"{self.data}: right on {right.as_percent()} of {count} images held out of the training.",
+            f"{self.data}: right on {right.as_percent()} of {count} images {of}.",
             "Intervals are of 95 %. If that of a difference includes zero, the two cannot be told apart by these "
             "images. Layers, heads and tokens are numbered from 0.",
             f"{start}.",
@@ -87,9 +89,11 @@ def read_trained_model(source: str | Path, root: str | None, count: int) -> Trai
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         untrained = vit.VisionTransformer(**model.config).eval()
-    data, trained_on, held_out = labelled_images(model, noted.get("data", {}), root, count)
-    init = noted.get("hyper_parameters", {}).get("init")
-    return TrainedModel(model, untrained, trained_on, held_out, data, init, bool(model.pretrained_cfg["class_names"]))
+    of_data = noted.get("data", {})
+    data, trained_on, held_out = labelled_images(model, of_data, root, count)
+    init, are_named = noted.get("hyper_parameters", {}).get("init"), bool(model.pretrained_cfg["class_names"])
+    is_same = is_split_of_training(of_data, root)
+    return TrainedModel(model, untrained, trained_on, held_out, data, init, are_named, is_same)
 
 
 def _noted(source: str | Path) -> Mapping[str, Any]:

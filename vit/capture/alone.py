@@ -11,7 +11,7 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from vit.capture.intercept import InterceptAttention
+from vit.capture.intercept import HALF, InterceptAttention
 from vit.capture.moved import noise_like
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -57,8 +57,10 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
     found = []
     for call in flat:
         expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
+        if together[call][0].shape != rearrange(expected, "b h n -> (b h) n").shape:
+            continue  # the tokens of both images are one sequence
         moved = [_moved(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS]
-        if not min(moved) <= _allowed(expected):
+        if not min(moved) <= _allowed(model, expected):
             raise _differs(model, call, min(moved))
         if moved[1] < moved[0]:
             found.append(call)
@@ -103,12 +105,20 @@ def check_alone(
         ValueError: If they differ.
     """
     check_count(model, len(several), len(several[0]), len(alone))
-    # The largest number in the batch sets the step size of dynamically quantised layers.
-    is_rough = any("quantized" in type(module).__module__ for module in model.modules())
     for call in calls:
         moved = _moved(several[call][row : row + 1], alone[call])
-        if not moved <= _allowed(alone[call], is_rough):
+        if not moved <= _allowed(model, alone[call]):
             raise _differs(model, call, moved)
+
+
+def check_logits_alone(model: nn.Module, several: Tensor, alone: Tensor) -> None:
+    """Raise a ValueError if the logits of an image in a batch are not those of the image alone."""
+    moved = _moved(several.detach(), alone) if alone.numel() else 0.0
+    if moved > TOLERANCE and moved > _allowed(model, alone):
+        raise ValueError(
+            f"the logits of {type(model).__name__} differ by {moved:.2g} between an image alone and the same image in "
+            "a batch: the images of a batch change each other: give one image at a time"
+        )
 
 
 def check_count(model: nn.Module, several: int, num_images: int, alone: int) -> None:
@@ -133,6 +143,15 @@ def _moved(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
 
 
-def _allowed(mixed: Tensor, is_rough: bool = False) -> float:
-    half = is_rough or torch.finfo(mixed.dtype).bits < 32 or torch.is_autocast_enabled(mixed.device.type)
-    return (0.05 if half else TOLERANCE) * mixed.abs().max().item()
+def _allowed(model: nn.Module, mixed: Tensor) -> float:
+    # The largest number in the batch sets the step size of dynamically quantised layers.
+    is_quantised = any("quantized" in type(module).__module__ for module in model.modules()) or any(
+        type(weights) is not nn.Parameter for weights in model.parameters()
+    )
+    return (0.05 if is_quantised or is_half(model, mixed) else TOLERANCE) * mixed.abs().max().item()
+
+
+def is_half(model: nn.Module, numbers: Tensor) -> bool:
+    """Return whether numbers that a model computed were rounded to half precision, themselves or on the way."""
+    is_autocast = torch.is_autocast_enabled(numbers.device.type)
+    return torch.finfo(numbers.dtype).bits < 32 or is_autocast or model in HALF

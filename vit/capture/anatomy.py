@@ -7,7 +7,7 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone
+from vit.capture.alone import check_alone, check_logits_alone
 from vit.capture.attention import (
     check_capturable,
     check_logits_unchanged,
@@ -19,6 +19,7 @@ from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
 from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_fixes_logits
 from vit.capture.logits import result_of
+from vit.capture.maximum import takes_maximum
 from vit.capture.mixing import check_unmixed
 from vit.capture.order import token_orders
 from vit.capture.patches import Layout, find_patches
@@ -145,8 +146,8 @@ def examine(
     image = pair[:1]
     with torch.no_grad():
         several, logits = mixed_by_attention(model, pair)
-        check_logits_unchanged(logits, result_of(model(pair)))
-        alone, _ = mixed_by_attention(model, image)
+        check_logits_unchanged(model, logits, result_of(model(pair)))
+        each_alone = [mixed_by_attention(model, one) for one in pair.split(1)]
     trace, _ = trace_forward(model, pair)
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
@@ -156,7 +157,9 @@ def examine(
         )
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
     check_in_a_row(model, calls, trace.dependents)
-    check_alone(model, several, alone, 0, calls)
+    for row, (alone, of_one) in enumerate(each_alone):
+        check_alone(model, several, alone, row, calls)
+        check_logits_alone(model, logits[row], of_one[0])
     check_places(model, image, calls[0])
     num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
     start = check_unmixed(model, image, calls, num_tokens)
@@ -172,7 +175,8 @@ def examine(
     reading = Reading(place, last, orders.pop(-1, None) if place else orders.get(last))
     shares = reading.shares(model, pair)
     read = shares > 0
-    fixed = None if trace.takes_maximum or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")
+    chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
+    fixed = None if chooses or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")
     if pooled and fixed is not None:  # the pooling weighs them
         fixed = (fixed > 0) / (fixed > 0).sum()
     return Anatomy(

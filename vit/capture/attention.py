@@ -1,13 +1,13 @@
 """Captures the attention of any running ViT, and checks that this leaves the logits unchanged."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, check_count, heads_first_calls, mix_random
-from vit.capture.dependence import Dependents, check_in_a_row, find_dependents, influential
+from vit.capture.alone import check_alone, check_count, check_logits_alone, heads_first_calls, is_half, mix_random
+from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit, InterceptAttention
 from vit.capture.kernels import count_kernels
@@ -53,14 +53,16 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     images = differentiable(images)
     attentions = capture_unchecked(model, images)
     with torch.no_grad():
-        check_logits_unchanged(attentions.logits, result_of(model(images)))
-    calls, dependents = _layers(model, images[:1])
-    check_count(model, len(attentions), len(images), len(dependents))
+        check_logits_unchanged(model, attentions.logits, result_of(model(images)))
+    calls, dependents, of_first = _layers(model, images[:1])
+    check_count(model, len(attentions), len(images), len(dependents.reached))
     check_in_a_row(model, calls, dependents)
     if len(images) > 1:
         with torch.no_grad():
-            alone, _ = mixed_by_attention(model, images[-1:])
+            alone, of_last = mixed_by_attention(model, images[-1:])
         check_alone(model, [mix_random(attn) for attn in attentions], alone, len(images) - 1, calls)
+        for row, of_one in ((0, of_first), (-1, of_last)):
+            check_logits_alone(model, attentions.logits[row], of_one[0])
     check_places(model, images[:1], calls[0])
     check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
     attentions[:] = [attentions[call] for call in calls]
@@ -105,17 +107,17 @@ def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents]:
-    """Return the numbers of the attention calls that influence the logits, and what depends on each call."""
+def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents, Tensor]:
+    """Return the numbers of the attention calls that influence the logits, what depends on each, and the logits."""
     made = []
 
-    def keep(_: int, attn: Tensor) -> Tensor:
+    def keep(_: int, attn: Tensor, values: Tensor) -> Tensor:
         copied = attn.clone()
-        made.append(copied.grad_fn)
+        made.append(Made(copied.grad_fn, values.grad_fn))
         return copied
 
     with graph_alone():
-        logits = run_intercepted(model, image, keep)
+        logits = run_with_values(model, image, keep)
     dependents = find_dependents(model, image, logits, made)
     calls = influential(dependents)
     if not calls:
@@ -123,7 +125,7 @@ def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents]:
             f"no attention of {type(model).__name__} has an influence on its logits: they are computed from something "
             "else"
         )
-    return calls, dependents
+    return calls, dependents, logits.detach()
 
 
 def run_intercepted(
@@ -141,17 +143,29 @@ def run_intercepted(
     Raises:
         ValueError: As in ``capture_attention``, but changed logits are allowed, because an edit may change them.
     """
+
+    def in_order(call: int, attn: Tensor, _: Tensor) -> Tensor:
+        if calls is not None and call not in calls:
+            return attn
+        order = orders.get(call) if orders else None
+        return redone(edit(call if calls is None else calls.index(call), undone(attn, order)), order)
+
+    return run_with_values(model, images, in_order, calls)
+
+
+def run_with_values(
+    model: nn.Module, images: Tensor, edit: Callable[[int, Tensor, Tensor], Tensor], calls: Sequence[int] | None = None
+) -> Tensor:
+    """Return what ``run_intercepted`` does, while ``edit(call, attn, values)`` gets the values (B, H, M, d), too."""
     check_capturable(model)
     check_pixels(images)
     shapes: list[torch.Size] = []
 
     def checked(call: int, attn: Tensor) -> Tensor:
-        if calls is not None and call not in calls:
-            return attn
-        shapes.append(attn.shape)
-        _check_whole_images(model, images, shapes)
-        order = orders.get(call) if orders else None
-        return redone(edit(call if calls is None else calls.index(call), undone(attn, order)), order)
+        if calls is None or call in calls:
+            shapes.append(attn.shape)
+            _check_whole_images(model, images, shapes)
+        return edit(call, attn, intercepted.values)
 
     try:
         with InterceptAttention(model, checked, len(images), heads_first_calls(model, images)) as intercepted:
@@ -164,7 +178,8 @@ def run_intercepted(
         raise _unseen(model, f"of shape {intercepted.unseen[0]}, in windows or with axes of its own")
     if intercepted.unused:
         shape = next(iter(intercepted.unused.values()))
-        raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values in a matrix product")
+        product = "a matrix product, or an einsum that names each axis"
+        raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values (B, H, M, d) in {product}")
     if not shapes:
         counts = count_kernels(model, images)
         if counts:
@@ -204,17 +219,24 @@ def check_capturable(model: nn.Module) -> None:
 
     Compiled and scripted models hide their attention. Weights made in inference mode have no gradient.
     """
+    for module in model.modules():
+        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+        if any(isinstance(node.target, torch._ops.OpOverload) for node in nodes):
+            raise ValueError(
+                f"{type(model).__name__} is exported: it calls kernels by name, so its attention cannot be seen: give "
+                "the model it was made from"
+            )
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     for name, module in model.named_modules():
         where = f"{type(module).__name__} {name!r}" if name else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(f"{where} is scripted, so its attention cannot be seen: give the model it was made from")
+            raise ValueError(f"{where} is scripted, so attention in it cannot be seen: give the model it was made from")
         if hasattr(module, "_orig_mod"):
-            raise ValueError(f"{where} is compiled, so its attention cannot be seen: give its ._orig_mod")
+            raise ValueError(f"{where} is compiled, so attention in it cannot be seen: give its ._orig_mod")
         if module._compiled_call_impl is not None:
             raise ValueError(
-                f"{where} is compiled in place, so its attention cannot be seen: build the model anew and load its "
+                f"{where} is compiled in place, so attention in it cannot be seen: build the model anew and load its "
                 "weights, or compile a copy"
             )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
@@ -238,15 +260,17 @@ def check_pixels(images: Tensor) -> None:
         )
 
 
-def check_logits_unchanged(logits: Tensor, plain: Tensor) -> None:
+def check_logits_unchanged(model: nn.Module, logits: Tensor, plain: Tensor) -> None:
     """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass."""
     moved = (logits.detach() - plain).abs().max().item() if plain.numel() else 0.0
-    half = torch.finfo(plain.dtype).bits < 32 or torch.is_autocast_enabled(plain.device.type)
-    allowed = (0.05 if half else TOLERANCE) * max(1.0, plain.abs().max().item() if plain.numel() else 1.0)
+    allowed = (0.05 if is_half(model, plain) else TOLERANCE) * max(
+        1.0, plain.abs().max().item() if plain.numel() else 1.0
+    )
     if not moved <= allowed:  # written so that NaN also raises
         raise ValueError(
             f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
-            "model is random, or its attention is not what it seems, so its maps would not be of this model"
+            "model is random, keeps a state between passes, or its attention is not what it seems, so its maps would "
+            "not be of this model"
         )
 
 
@@ -257,7 +281,8 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(
-        f"{type(model).__name__} attends within windows, to a coarser grid, or to other tokens in some layers "
+        f"{type(model).__name__} attends within windows, to a coarser grid, to some or all images at once, or to other "
+        "tokens in some layers "
         f"({len(images)} images gave attention of shape {tuple(shapes[-1])}, the first layer's is {tuple(first)}): the "
         f"maps of its layers do not multiply, as those of Swin and other hierarchies: {CHOOSE_OTHERS}"
     )

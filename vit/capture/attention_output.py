@@ -87,7 +87,7 @@ class _WatchProjection(TorchFunctionMode):
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
             if _is_mixed(args[0], output):
-                output.projection, self.projected = args[1].detach(), output
+                output.projection, self.projected = _dense(args[1]), output
                 self._keep(result)
         elif places and isinstance(result, Tensor):
             self._step(name, places[0], operands, result)
@@ -146,6 +146,13 @@ class _WatchProjection(TorchFunctionMode):
         if factors.numel() == factors.shape[-1] == channels == len(self.projected.projection):
             return rearrange(factors.flatten(), "c -> c 1")
         return None
+
+
+def _dense(weights: Tensor) -> Tensor:
+    """Return the weights of a linear layer (C, H * d). Those of quantised types are known by what they do alone."""
+    if type(weights) in (Tensor, nn.Parameter):
+        return weights.detach()
+    return F.linear(torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device), weights).mT
 
 
 def _version_of(tensor: Tensor) -> int | None:

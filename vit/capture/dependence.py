@@ -8,6 +8,7 @@ Letters in the einops patterns: k copies of an image.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from einops import repeat
@@ -25,52 +26,70 @@ from vit.support.precision import in_double
 LOGITS = -1  # in the place of the number of a call
 COPIES_AT_ONCE = 16
 
-Dependents = Sequence[set[int]]
+
+class Made(NamedTuple):
+    """The nodes of the autograd graph that made an attention; None if there is no graph."""
+
+    weights: Node | None
+    values: Node | None
 
 
-def find_dependents(model: nn.Module, image: Tensor, logits: Tensor, made: Sequence[Node | None]) -> Dependents:
+class Dependents(NamedTuple):
+    """What depends on each attention call: later calls, by their numbers, and ``LOGITS``."""
+
+    reached: Sequence[set[int]]
+    by_values: Sequence[set[int]]  # those whose values depend on it, and not only their queries and keys
+
+
+def find_dependents(model: nn.Module, image: Tensor, logits: Tensor, made: Sequence[Made]) -> Dependents:
     """Return for each attention call the later calls, and ``LOGITS``, that depend on it.
 
     Args:
         model: A ViT in eval mode.
         image: One image as the model takes it, (1, C, H, W).
         logits: The logits of a pass.
-        made: The node of the autograd graph that made each attention in this pass, or None if there is no graph.
+        made: What made each attention in this pass.
     """
-    dependents: list[set[int]] = [set() for _ in made]
-    for target, node in [*enumerate(made), (LOGITS, logits.grad_fn)]:
-        for call in attentions_behind(node, made):
-            dependents[call].add(target)
+    reached, by_values = ([set() for _ in made] for _ in range(2))
+    attentions = [each.weights for each in made]
+    targets = [(LOGITS, logits.grad_fn, logits.grad_fn), *((call, *each) for call, each in enumerate(made))]
+    for target, weights, values in targets:
+        for call in attentions_behind(values, attentions):
+            by_values[call].add(target)
+        for call in attentions_behind(weights, attentions):
+            reached[call].add(target)
     following = [*range(1, len(made)), LOGITS]
-    unlinked = [call for call, reached in enumerate(dependents) if not {LOGITS, following[call]} <= reached]
+    unlinked = [call for call in range(len(made)) if not {LOGITS, following[call]} <= reached[call] & by_values[call]]
     for start in range(0, len(unlinked), COPIES_AT_ONCE):
         some = unlinked[start : start + COPIES_AT_ONCE]
         for call, moved in zip(some, _moved_by(model, image, some), strict=True):
-            dependents[call] |= moved
-    return dependents
+            by_values[call] |= moved
+    return Dependents([one | other for one, other in zip(reached, by_values, strict=True)], by_values)
 
 
 def influential(dependents: Dependents) -> list[int]:
-    """Return the calls that influence the logits, themselves or through later calls that do.
-
-    >>> influential([{1}, {-1}, set()])
-    [0, 1]
-    """
+    """Return the calls that influence the logits, themselves or through later calls that do."""
     found: list[int] = []
-    for call in reversed(range(len(dependents))):
-        if LOGITS in dependents[call] or dependents[call] & set(found):
+    for call, reached in reversed([*enumerate(dependents.reached)]):
+        if LOGITS in reached or reached & set(found):
             found.append(call)
     return found[::-1]
 
 
 def check_in_a_row(model: nn.Module, calls: Sequence[int], dependents: Dependents) -> None:
-    """Raise a ValueError if one of these calls does not depend on the one before it: their maps do not multiply."""
+    """Raise a ValueError if a call does not mix what the one before it made: their maps do not multiply."""
     for call, following in pairwise(calls):
-        if following not in dependents[call]:
+        if following not in dependents.reached[call]:
             raise ValueError(
                 f"{type(model).__name__} has attentions side by side (number {following} does not depend on number "
                 f"{call}), as in parallel branches, a model that runs twice or a loop over heads, which would be taken "
                 f"for layers in a row: {CHOOSE_OTHERS}"
+            )
+        if following not in dependents.by_values[call]:
+            raise ValueError(
+                f"{type(model).__name__} has attention to other tokens than those of the layer before (the values of "
+                f"number {following} do not depend on number {call}), as to those of an earlier layer, of another view "
+                f"or of a memory, which would be taken for layers in a row: {CHOOSE_OTHERS}"
             )
 
 
@@ -87,6 +106,7 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
                 reached.add(target)
 
     def randomise(call: int, attn: Tensor) -> Tensor:
+        intercepted.check_all_images(call, attn)
         record(call, intercepted.values)
         if call not in calls:
             return attn

@@ -1,7 +1,7 @@
 """Finds which attentions a tensor depends on. It walks the autograd graph and computes nothing."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -38,6 +38,20 @@ def _in_graph(arguments: Iterable[Any]) -> bool:
 def graph_alone() -> AbstractContextManager[None]:
     """Return a context that records the autograd graph alone, without the tensors that a backward pass needs."""
     return torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None)
+
+
+@contextmanager
+def gradients_of(model: nn.Module, remedy: str) -> Iterator[None]:
+    """Within the context, a gradient that does not exist is a ValueError with a remedy."""
+    try:
+        yield
+    except RuntimeError as error:  # of torch.autograd.grad
+        if not any(part in str(error) for part in ("does not require grad", "not have been used in the graph")):
+            raise
+        raise ValueError(
+            f"the logits of {type(model).__name__} have no gradient for some of its layers or pixels, as after "
+            f"detach(), under no_grad() or in quantised layers: {remedy}"
+        ) from error
 
 
 def attentions_behind(result: Node | Tensor | None, attentions: Sequence[Node | None]) -> set[int]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +27,16 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from vit.attention.mechanisms.base import Mechanism
 from vit.capture.eager import as_written
 from vit.capture.fused import multi_head, scaled_dot_product
+from vit.capture.remedy import CHOOSE_OTHERS
 
 Edit = Callable[[int, Tensor], Tensor]
 
 # timm and transformers turn on checkpointing by these attributes, in eval mode too. It is turned off here, because the
 # recomputation in the backward pass would not be intercepted.
 CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
+
+# Models with values of half precision in their last interception, as within an autocast of their own.
+HALF: WeakSet[nn.Module] = WeakSet()
 
 
 class Weights(NamedTuple):
@@ -90,6 +95,7 @@ class InterceptAttention(TorchFunctionMode):
 
     def __enter__(self) -> "InterceptAttention":
         """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing."""
+        HALF.discard(self.model)
         for module in self.model.modules():
             if isinstance(module, Mechanism):
                 self._replace(module, "forward", partial(self._explicit_forward, module))
@@ -134,8 +140,15 @@ class InterceptAttention(TorchFunctionMode):
         return mechanism.mix(self.edited(weights, v, q).to(v.dtype), v, **around)
 
     def edited(self, attn: Tensor, values: Tensor, queries: Tensor | None = None) -> Tensor:
-        """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M)."""
+        """Return the weights that replace ``attn``: (B, H, N, M), values (B, H, M, d) -> (B, H, N, M).
+
+        Weights (1, H, N, M) or (H, N, M) are those of all images.
+        """
         self._check_batched(values)
+        if attn.ndim == 3 or len(attn) < len(values):
+            attn = attn.expand(len(values), *attn.shape[-3:])
+        if torch.finfo(values.dtype).bits < 32:
+            HALF.add(self.model)
         # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
@@ -144,18 +157,19 @@ class InterceptAttention(TorchFunctionMode):
         return self.edit(self.num_calls - 1, attn)
 
     def edited_product(self, attn: Tensor, values: Tensor) -> Tensor:
-        """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M)."""
-        if attn.ndim == 4:
+        """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M), or (H, N, M) for all."""
+        if values.ndim == 4:
             return self.edited(attn, values)
         if not self.splits(attn):
             return attn
         axes = self.axes
         return rearrange(self.edited(self.split(attn), self.split(values)), f"b h n m -> {axes} n m")
 
-    def mark(self, probabilities: Tensor) -> None:
-        """Start to follow the result of a softmax over keys."""
+    def mark(self, probabilities: Tensor, before: Weights | None) -> None:
+        """Start to follow the result of a softmax over keys. ``before`` is what is known of its input."""
         queries, keys = probabilities.shape[-2:]
-        self.weights[probabilities] = Weights((queries, keys), frozenset([self.num_softmaxes]))
+        softmaxes = before.softmaxes if before else frozenset()
+        self.weights[probabilities] = Weights((queries, keys), softmaxes | {self.num_softmaxes})
         if probabilities.ndim == 4:
             self.unused[self.num_softmaxes] = tuple(probabilities.shape)
         self.num_softmaxes += 1
@@ -173,6 +187,15 @@ class InterceptAttention(TorchFunctionMode):
             return True
         self.unseen.append(tuple(tensor.shape))
         return False
+
+    def check_all_images(self, call: int, attn: Tensor) -> None:
+        """Raise a ValueError if an attention is not of all images that were passed."""
+        if len(attn) != self.num_images:
+            raise ValueError(
+                f"attention {call} of {type(self.model).__name__} sees {len(attn)} of {self.num_images} copies of an "
+                "image that were passed together: the model passes images in parts, or skips a layer for some, so "
+                f"attention number n is not the same layer for all: {CHOOSE_OTHERS}"
+            )
 
     def _check_batched(self, tensor: Tensor) -> None:
         """Raise a ValueError within ``torch.vmap``, which hides the axis of images."""
@@ -194,7 +217,8 @@ class InterceptAttention(TorchFunctionMode):
     def mixes(self, attn: Tensor, values: Tensor) -> bool:
         """Return whether two tensors are weights and the values that they multiply."""
         weights = self.weights.get(attn)
-        return weights is not None and attn.shape[-2:] == weights.shape and attn.ndim == values.ndim < 5
+        are_paired = attn.ndim == values.ndim < 5 or (attn.ndim, values.ndim) == (3, 4)
+        return weights is not None and attn.shape[-2:] == weights.shape and are_paired
 
     def use(self, softmaxes: frozenset[int]) -> None:
         """Record that these softmaxes have multiplied values."""
@@ -233,7 +257,7 @@ def _softmax(
         return probabilities
     over_keys = dim in (-1, input.ndim - 1) and input.is_floating_point() and input.shape[-1] > 1
     if input.ndim in (3, 4) and over_keys:
-        mode.mark(probabilities)
+        mode.mark(probabilities, mode.weights.get(input))
     elif input.ndim > 4 and over_keys:
         mode.unseen.append(tuple(input.shape))
     return probabilities

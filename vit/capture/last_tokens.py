@@ -85,13 +85,13 @@ def result_fixes_logits(
     seen: dict[int, Tensor] = {}
 
     def look(number: int, result: Tensor) -> Tensor:
-        copies = _by_image(result, COPIES)
+        copies = by_image(result, COPIES)
         if copies is not None and len(seen) < MOST_RESULTS:
             _keep(seen, number, copies)
         return result
 
     def of_first(chosen: int, number: int, result: Tensor) -> Tensor:
-        images = _by_image(result, len(three))
+        images = by_image(result, len(three))
         if number != chosen or images is None:
             return result
         same = repeat(images[0], "... -> k ...", k=len(three))
@@ -162,11 +162,11 @@ def _logits_within(model: nn.Module, images: Tensor, results: _ResultsAfter) -> 
         return result_of(model(images))
 
 
-def _by_image(result: Tensor, count: int) -> Tensor | None:
+def by_image(result: Tensor, count: int) -> Tensor | None:
     """Return a result with the axis of images first, or None if neither of its first two axes counts them."""
-    if len(result) == count:
+    if result.shape[:1] == (count,):
         return result
-    return rearrange(result, "n k ... -> k n ...") if result.shape[1] == count else None
+    return rearrange(result, "n k ... -> k n ...") if result.shape[1:2] == (count,) else None
 
 
 def _are_equal(logits: Tensor) -> bool:

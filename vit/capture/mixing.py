@@ -99,7 +99,13 @@ def change_halves(
 def is_unmixed(copies: Tensor) -> bool:
     """Return whether each number of a result (K, ...) depends on at most one half, and both halves change some."""
     one, other = changes(copies)[:2] > rounding(copies)
-    return bool(one.any() and other.any() and not (one & other).any())
+    return bool(one.any() and other.any()) and not is_mixed(copies)
+
+
+def is_mixed(copies: Tensor) -> bool:
+    """Return whether a number of a result (K, ...) depends on both halves."""
+    one, other = changes(copies)[:2] > rounding(copies)
+    return bool((one & other).any())
 
 
 def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
@@ -213,6 +219,8 @@ class _Experiment(TorchFunctionMode):
     def identity(self, call: int, attn: Tensor) -> Tensor:
         """Return the identity in place of an attention, after a look at the tokens that enter it."""
         self.reached(call)
+        if call in self.calls:
+            self.intercepted.check_all_images(call, attn)
         is_lost = call in self.calls and not self.is_pooled and not self.enter(call)
         if attn.shape[-2] != attn.shape[-1]:
             self.is_pooled |= call in self.calls

@@ -111,6 +111,7 @@ class _Experiment:
         def alone(call: int, attn: Tensor) -> Tensor:
             if call not in self.calls:
                 return attn
+            intercepted.check_all_images(call, attn)
             for part, tokens in (("values", intercepted.values), ("queries", intercepted.queries)):
                 if tokens is not None and (part == "values" or attn.shape[-2] == attn.shape[-1]):
                     seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").cpu().double()

@@ -123,6 +123,7 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
 
     def keep(index: int, attn: Tensor) -> Tensor:
         if index == call:
+            intercepted.check_all_images(call, attn)
             seen.append(intercepted.values)
             raise _SeenError
         return attn

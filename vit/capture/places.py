@@ -24,7 +24,7 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
     """Check which strips of an image (1, C, H, W) change the values of an attention call.
 
     Raises:
-        ValueError: If its tokens are channels, or other places in each head.
+        ValueError: If its tokens are channels or do not depend on the image, or are other places in each head.
     """
     responses = _responses(model, image, call)
     if not responses.isfinite().all():
@@ -34,7 +34,8 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
     largest = by_token.amax(dim=0)
     moved = largest > NONE * largest.max()
     everywhere = (by_token > SMALL * largest).all(dim=0)
-    if moved.any() and everywhere[moved].all() and find_patches(model, image, call, responses.shape[-1]) is None:
+    is_local = moved.any() and not everywhere[moved].all()
+    if not is_local and find_patches(model, image, call, responses.shape[-1]) is None:
         raise no_patches(model, responses.shape[-1])
 
 
@@ -56,8 +57,8 @@ def no_patches(model: nn.Module, num_tokens: int) -> ValueError:
     """Return the error of a model whose tokens form no grid of patches."""
     return ValueError(
         f"{type(model).__name__} has {num_tokens} tokens, among which changed strips of an image move no grid of "
-        "patches: its attention is over channels, its patches are not in order, or every token depends on the whole "
-        f"image; {CHOOSE_OTHERS}"
+        "patches: its attention is over channels or a memory, its patches are not in order, or every token depends on "
+        f"the whole image; {CHOOSE_OTHERS}"
     )
 
 

@@ -45,6 +45,8 @@ def _lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int], layer: int
 
     def mean_in_layer(call: int, attn: Tensor) -> Tensor:
         nonlocal still
+        if call in calls:
+            intercepted.check_all_images(call, attn)
         if call == calls[layer + 1]:
             moved = in_double(reduce(changes(intercepted.values), "1 h m d -> m", "max"))
             still = int((moved <= STILL * moved.max()).sum()) % len(moved)

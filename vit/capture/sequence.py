@@ -65,7 +65,7 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
     inputs = tuple(differentiable(tensor) for tensor in inputs)
     found.logits = run_sequence(model, *inputs, edit=keep)
     with torch.no_grad():
-        check_logits_unchanged(found.logits, logits_of(model(*inputs)))
+        check_logits_unchanged(model, found.logits, logits_of(model(*inputs)))
     if not found.decoder:
         raise ValueError(f"no attention of {type(model).__name__} is causal: capture_attention is for encoders")
     return found

@@ -11,13 +11,10 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import Node
-from torch.overrides import TorchFunctionMode
 
-from vit.capture.attention import run_intercepted
-from vit.capture.dependence import Dependents, find_dependents, influential
+from vit.capture.attention import run_with_values
+from vit.capture.dependence import Dependents, Made, find_dependents, influential
 from vit.capture.graph import graph_alone
 
 Change = Callable[[Tensor], Tensor]
@@ -90,7 +87,7 @@ class AttentionEvent:
     path: str  # of the innermost module that contains it
     call: int  # its number among all attentions
     shape: torch.Size  # (B, H, N, M)
-    made_by: Node | None  # its node in the autograd graph of the logits, if there is one
+    made_by: Made  # its nodes in the autograd graph of the logits
     num_before: int  # number of token events before it
 
 
@@ -101,36 +98,19 @@ class Trace:
     tokens: list[TokenEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
-    dependents: Dependents = ()  # of every attention call, even if it does not influence the logits
-    takes_maximum: bool = False  # after the last attention
-
-
-class WatchMaximum(TorchFunctionMode):
-    """A context that sets ``seen`` to True at each maximum. The caller may set it back to False."""
-
-    FUNCTIONS = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, and record whether it takes a maximum."""
-        self.seen = self.seen or func in self.FUNCTIONS
-        return func(*args, **(kwargs or {}))
+    # Of every attention call, even if it does not influence the logits.
+    dependents: Dependents = field(default_factory=lambda: Dependents((), ()))
 
 
 def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
     """Pass images (B, C, H, W) through a model and return the events and the logits."""
-    trace, active, maximum = Trace(), [], WatchMaximum()
+    trace, active = Trace(), []
     events: list[AttentionEvent] = []
 
-    def record_attention(call: int, attn: Tensor) -> Tensor:
+    def record_attention(call: int, attn: Tensor, values: Tensor) -> Tensor:
         copied = attn.clone()
-        events.append(AttentionEvent(active[-1], call, attn.shape, copied.grad_fn, len(trace.tokens)))
-        maximum.seen = False
+        made_by = Made(copied.grad_fn, values.grad_fn)
+        events.append(AttentionEvent(active[-1], call, attn.shape, made_by, len(trace.tokens)))
         return copied
 
     def record_tokens(path: str, boundary: Boundary, tokens: Any) -> None:
@@ -151,9 +131,7 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
         for path, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(partial(leave, path)))
-        hooks.enter_context(maximum)
-        logits = run_intercepted(model, images, record_attention)
-    trace.takes_maximum = maximum.seen
+        logits = run_with_values(model, images, record_attention)
     trace.dependents = find_dependents(model, images[:1], logits, [event.made_by for event in events])
     layers = [events[call] for call in influential(trace.dependents)]
     trace.attentions = [event for event in layers if event.shape[-2] > 1]

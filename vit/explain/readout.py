@@ -55,7 +55,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     for tokens in seen:
         with last.changed(lambda _, tokens=tokens: tokens):
             read.append(logits_of(model(images)))
-    check_logits_unchanged(read[-1], logits)
+    check_logits_unchanged(model, read[-1], logits)
     return rearrange(read, "l b k -> b l k")
 
 
@@ -121,12 +121,12 @@ def last_boundary(model: nn.Module, layers: list[Boundary], last: Boundary | Non
     """Return where the tokens leave the last layer.
 
     Raises:
-        ValueError: If the model has no module there, or its layers share one module.
+        ValueError: If the model has no module there, or none for each layer that takes its tokens.
     """
     if last is None or not layers:
         raise ValueError(
-            f"{type(model).__name__} has no separate module for each layer, or none between its last layer and its "
-            "head, such as a final norm: the tokens that its head reads cannot be found"
+            f"{type(model).__name__} has no module for each layer that takes its tokens (B, N, D), or none between its "
+            "last layer and its head, such as a final norm: the tokens that its head reads cannot be found"
         )
     return last
 

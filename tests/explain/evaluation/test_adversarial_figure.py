@@ -21,9 +21,13 @@ def test_each_image_stands_beside_its_attention_before_and_after(model, images, 
     assert len(axes.images) == 3 * 3 + 1  # and the colour bar
     texts = [text.get_text() for text in axes.texts]
     assert title in texts
-    assert "adversarial" in texts
-    for divergence in result.divergence:
-        assert f"divergence {divergence:.2f}\nof at most 0.69 nats" in texts
+    (column,) = (text.get_position()[0] for text in axes.texts if text.get_text() == "adversarial")
+    below = [text for text in axes.texts if text.get_text().startswith("divergence")]
+    assert {text.get_position()[0] for text in below} == {column}  # both numbers are distances of the adversarial one
+    assert [text.get_text() for text in below] == [
+        f"divergence {divergence:.2f}\nof at most 0.69 nats\nprobabilities move by {variation:.3f}"
+        for divergence, variation in zip(result.divergence, result.total_variation, strict=True)
+    ]
     with Image.open(tmp_path / "pairs.png") as picture:
         assert min(picture.size) > 200
 

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.architectures import Unread
+from tests.capture.around import Around
 from tests.explain.evaluation.by_hand import planted, shortcut
 from vit import VisionTransformer
 from vit.explain.evaluation import permuted_attention, uniform_attention
@@ -12,6 +13,7 @@ from vit.explain.evaluation.evidence import JOINTLY, _outliers, collect
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
 from vit.explain.evaluation.similarity import map_correlation, top_overlap
+from vit.explain.evaluation.trust import judge
 from vit.explain.maps import CONTROLS, Subject, signed_map
 
 
@@ -126,3 +128,24 @@ def test_without_attention_to_the_marked_patch_the_planted_class_is_lost():
     assert not found.flips["uniform", "layer 0 alone"].any()
     assert not found.flips["uniform", "layer 1 alone"].any()
     assert (found.corrected["uniform", JOINTLY] == -found.flips["uniform", JOINTLY].double()).all()
+
+
+def one_block(vit, images):
+    return vit.forward_head(vit.norm(vit.blocks[0](vit.blocks[0](vit.embed(images)))))
+
+
+def turned_between(vit, images):
+    return vit.forward_head(vit.norm(vit.blocks[1](vit.blocks[0](vit.embed(images)).flip(1)).flip(1)))
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (one_block, "Around has no module for each layer that takes its tokens (B, N, D)"),
+        (turned_between, "Around moves its tokens between its layers"),
+    ],
+)
+def test_the_report_says_why_the_norms_of_tokens_were_not_measured(model, images, run, reason):
+    found = collect(Subject(Around(model, run).eval(), images[:2]), ["rollout"])
+    (text,) = (finding.text for finding in judge(found).findings if finding.about == "outliers")
+    assert text == f"the norms of tokens were not measured: {reason}"

@@ -36,9 +36,8 @@ class ByHand(nn.Module):
         score, patches = 0, images.unflatten(-1, (2, 2)).mean(dim=(1, 2, 4))  # (B, 2)
         content = nn.functional.pad(patches, (1, 0))[:, None, :, None].expand(-1, 2, -1, -1)
         for attn, gradient in ((TWO_HEADS[0], self.slope_of_first), (TWO_HEADS[1], self.slope_of_second)):
-            weights = (attn.log() + 0 * score).softmax(dim=-1)  # the layers are in a row
-            weights = weights.expand(len(images), -1, -1, -1)
-            slopes = gradient.mT.expand(len(images), -1, -1, -1)
+            weights = attn.expand(len(images), -1, -1, -1).log().softmax(dim=-1)
+            slopes = gradient.mT.expand(len(images), -1, -1, -1) + 0 * score  # the layers are in a row
             mixed = weights @ torch.cat([slopes, content], dim=-1)  # the content says which token is which patch
             score = score + mixed[..., :3].diagonal(dim1=-2, dim2=-1).sum(dim=(1, 2))[:, None, None, None]
         score = score.flatten()

@@ -64,3 +64,9 @@ def test_an_image_of_one_colour_has_no_edges_and_no_ink(model):
     image = torch.full((1, 3, 6, 10), 0.7)
     for control in ("edges", "ink"):
         assert_close(map_of(control, model, image), torch.zeros(3, 5))
+
+
+def test_a_single_piece_of_ink_counts_as_much_at_the_border_as_inside(model):
+    inside, corner = torch.zeros(2, 1, 3, 6, 10)
+    inside[:, :, 2:4, 4:6] = corner[:, :, :2, :2] = 1.0
+    assert map_of("ink", model, corner)[0, 0] == map_of("ink", model, inside)[1, 2]

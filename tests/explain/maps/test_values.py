@@ -1,6 +1,7 @@
 """Maps of what tokens add to tokens, against the sums written out."""
 
 from contextlib import ExitStack
+from copy import deepcopy
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
 from tests.capture.test_invented_models import IMAGES as INVENTED
-from tests.capture.test_invented_models import Layer, invented, softmax
+from tests.capture.test_invented_models import Layer, Parallel, invented, softmax
 from vit.capture import examine
 from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
@@ -233,7 +234,7 @@ class Gated(Layer):
             "gate in place": lambda: added.mul_(gate),
             "relu in place": lambda: torch.relu_(added),
             "view in place": lambda: added.view(-1).sigmoid_().view(added.shape),
-            "part in place": lambda: added.__setitem__(0, 0.3 * added[0]) or added,
+            "part in place": lambda: added.__setitem__((slice(None), 0), 0.3 * added[:, 0]) or added,
             "reversed quotient": lambda: 2 / (2 + added.abs()),
             "reversed difference": lambda: 2 - added,
         }
@@ -269,5 +270,27 @@ def test_factors_after_the_projection_are_part_of_what_is_added(way):
 )
 @pytest.mark.parametrize("method", ["value", "value_rollout"])
 def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, method):
-    with pytest.raises(ValueError, match="layer 1 of Invented does not add the projection of its attention to the tok"):
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the projection of its attention straight"):
         explain(invented(Layer(), Gated(way)), INVENTED, method)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"init_values": 0.1}], ids=str)
+def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kwargs):
+    from timm.models.vision_transformer import ParallelScalingBlock
+
+    model = randomised(of_timm(block_fn=ParallelScalingBlock, **kwargs)())
+    with pytest.raises(ValueError, match=r"layer 0 .* straight to the tokens .* such as that with an MLP side by side"):
+        explain(model, IMAGES, "value")
+    explain(invented(Parallel(), Parallel()), INVENTED, "value")  # x + attention + MLP is added from the left
+
+
+@pytest.mark.filterwarnings("ignore")  # torchao warns of names that it will remove
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Float8WeightOnlyConfig"])
+def test_quantised_projections_are_what_they_do(config):
+    torchao = pytest.importorskip("torchao.quantization")
+    model = invented(Layer(), Layer()).float()
+    quantised = deepcopy(model)
+    torchao.quantize_(quantised, getattr(torchao, config)())
+    found, expected = (explain(each.eval(), INVENTED.float(), "value") for each in (quantised, model))
+    assert_close(found, expected, rtol=0.1, atol=0.1 * float(expected.max()))
+    assert not torch.equal(found, expected)

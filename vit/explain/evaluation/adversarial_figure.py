@@ -30,7 +30,7 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
         groups=[3],
         title="Other attention, same predictions",
         lines_above=2,
-        lines_below=2,
+        lines_below=3,
     )
     cells = result.anatomy.cells
     pictures = [overlay(images, maps.clamp(min=0), cells=cells) for maps in result.maps()]
@@ -40,6 +40,8 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
         sheet.show(image, row, 0)
         for column, overlaid in enumerate(pictures, start=1):
             sheet.show(overlaid[row], row, column, result.anatomy.grid, cells)
-        sheet.write_below(row, 1, f"probabilities move by\n{result.total_variation[row].item():.3f}")
-        sheet.write_below(row, 2, f"divergence {result.divergence[row].item():.2f}\nof at most 0.69 nats")
+        divergence, variation = result.divergence[row].item(), result.total_variation[row].item()
+        sheet.write_below(
+            row, 2, f"divergence {divergence:.2f}\nof at most 0.69 nats\nprobabilities move by {variation:.3f}"
+        )
     sheet.save(path)

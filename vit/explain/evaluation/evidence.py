@@ -11,6 +11,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
+from vit.capture.anatomy import Anatomy
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
@@ -59,6 +60,7 @@ class Evidence:
         not_searched: Why adversarial attention was not searched. Empty if it was.
         outliers: The share of patch tokens with outlying norm, and their share of the last attention, (B, 2). None if
             not measured.
+        not_measured: Why outliers were not measured. Empty if they were.
     """
 
     images: int
@@ -78,6 +80,7 @@ class Evidence:
     divergence: dict[str, Tensor] = field(default_factory=dict)
     not_searched: str = ""
     outliers: Tensor | None = None
+    not_measured: str = ""
 
     @property
     def num_intervals(self) -> int:
@@ -134,7 +137,8 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
             evidence.top[one, other, count] = torch.where(top.isnan(), top, top > 0.5) if count == 1 else top
     _replace_attention(evidence, subject, labels)
     _search_other_attention(evidence, subject)
-    evidence.outliers = _outliers(subject)
+    evidence.not_measured = _why_not_measured(subject.anatomy)
+    evidence.outliers = None if evidence.not_measured else _outliers(subject)
     return evidence
 
 
@@ -219,11 +223,16 @@ def _search_other_attention(evidence: Evidence, subject: Subject) -> None:
         evidence.not_searched = str(error)
 
 
+def _why_not_measured(anatomy: Anatomy) -> str:
+    """Return why the norms of tokens cannot be measured, or an empty text."""
+    if not anatomy.parts.layers:
+        return f"{anatomy.model} has no module for each layer that takes its tokens (B, N, D)"
+    return f"{anatomy.model} moves its tokens between its layers" if anatomy.orders else ""
+
+
 @torch.no_grad()
-def _outliers(subject: Subject) -> Tensor | None:
+def _outliers(subject: Subject) -> Tensor:
     anatomy, shares, norms = subject.anatomy, [], []
-    if not anatomy.parts.layers or anatomy.orders:
-        return None
 
     def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:

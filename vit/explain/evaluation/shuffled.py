@@ -51,12 +51,13 @@ def head_parameters(subject: Subject) -> list[str]:
     The autograd graph of a pass shows them, so the order in which a model registers its modules does not matter.
 
     Raises:
-        ValueError: If the layers share one module.
+        ValueError: If no module for each layer takes its tokens.
     """
     layers = subject.anatomy.parts.layer_names
     if not layers:
         raise ValueError(
-            f"{type(subject.model).__name__} has no module for each layer, so its head cannot be told from its layers"
+            f"{type(subject.model).__name__} has no module for each layer that takes its tokens (B, N, D), so its head "
+            "cannot be told from its layers"
         )
     model, anatomy = _copied(subject)
     model.requires_grad_()

@@ -289,7 +289,7 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
 
 def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     if evidence.outliers is None:
-        text = "the layers share one module: the norms of their tokens were not measured"
+        text = f"the norms of tokens were not measured: {evidence.not_measured}"
         return Finding("amber", "outliers", text, NO_MORE)
     has_outliers, unit = evidence.outliers[:, 0] > 0, evidence.unit
     found = evidence.outliers[has_outliers]

@@ -57,7 +57,8 @@ def rollout(
 ) -> Tensor:
     """Return the read-out row of ``attention_rollout``: -> (B, rows, columns).
 
-    The layers are multiplied during the forward pass, so memory holds one N x N matrix per image at any depth.
+    Negative weights count as zero, with a warning. The layers are multiplied during the forward pass, so memory holds
+    one N x N matrix per image at any depth.
 
     Args:
         subject: Model, images and score.
@@ -137,7 +138,10 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     check_start_layer(start_layer, anatomy.depth)
     subject.check_reads_last()
     if parts.last is None or not parts.layers:
-        raise ValueError("legrad needs a model with one module for each layer and a final norm: choose 'relevance'")
+        raise ValueError(
+            "legrad needs a module for each layer that takes its tokens (B, N, D), and one after the last, such as a "
+            "final norm: choose 'relevance'"
+        )
     outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:

@@ -32,10 +32,11 @@ def attnlrp(subject: Subject) -> Tensor:
 
     Raises:
         ValueError: If the model calls a function without a rule, which the message names, cuts the gradient, has no
-            module for each layer, or computes its logits from more than the tokens that enter the first one.
+            module for each layer that takes its tokens, or computes its logits from more than the tokens that enter the
+            first one.
     """
     if not subject.anatomy.parts.layers:
-        raise ValueError("attnlrp needs a module for each layer, and these layers share one: choose 'relevance'")
+        raise ValueError("attnlrp needs a module for each layer that takes its tokens (B, N, D): choose 'relevance'")
     entry = _entry(subject)
     images, entered = subject.images.detach(), []
 
@@ -52,7 +53,7 @@ def attnlrp(subject: Subject) -> Tensor:
         # The rules make all functions linear along the ray to their inputs: relevance is the gradient times the input
         # (Arras et al. 2025).
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
-    check_logits_unchanged(logits, subject.logits)
+    check_logits_unchanged(subject.model, logits, subject.logits)
     return subject.as_map(einsum(entered[-1].detach(), gradient, "b n c, b n c -> b n"))
 
 

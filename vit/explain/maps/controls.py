@@ -66,7 +66,8 @@ def ink(subject: Subject) -> Tensor:
     """Return how far the pixels around each patch are from the background of the image: -> (B, rows, columns).
 
     The background is the median of each channel of the image. The mean absolute deviation from it is smoothed over a
-    patch and its neighbours, so that the map is highest where much ink lies together.
+    patch and its neighbours, so that the map is highest where much ink lies together. There is no ink beyond the
+    border: if its patches were repeated, ink at the border would count more than the same ink inside.
     """
     flat = rearrange(subject.images, "b c y x -> b c (y x)")
     background = rearrange(flat.median(dim=-1).values, "b c -> b c 1 1")

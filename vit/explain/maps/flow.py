@@ -6,10 +6,9 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys.
 from collections.abc import Sequence
 
 import torch
-from einops import reduce
 from torch import Tensor
 
-from vit.explain.maps.rollout import with_residual
+from vit.explain.maps.rollout import fuse_heads, with_residual
 from vit.support.extras import import_extra
 
 UNITS = 2**24  # units of flow in a capacity of 1, because SciPy needs whole numbers
@@ -20,7 +19,8 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
 
     Pipes join all tokens of adjacent layers. Their capacities are ``(1 - residual) * mean of the heads + residual * I``
     (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path; here, the narrowest pipe limits the
-    path. Each image needs one maximum flow per token: seconds for 65 tokens, most of a minute for 197.
+    path. A negative weight counts as zero, as in rollout. Each image needs one maximum flow per token: seconds for 65
+    tokens, most of a minute for 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
     >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5
@@ -39,9 +39,7 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
         raise ValueError(f"token ({token}) must be one of {num_tokens} tokens, from 0 to {num_tokens - 1}")
     if any(attn.shape[-2] != num_tokens for attn in attentions):
         raise ValueError("an attention with one query, as of attention pooling, has no flow: leave it out of the list")
-    pipes = [
-        with_residual(reduce(attn.detach(), "b h n m -> b n m", "mean").clamp(min=0), residual) for attn in attentions
-    ]
+    pipes = [with_residual(fuse_heads(attn), residual) for attn in attentions]
     # Last layer first: the flow runs from the output down to the input.
     of_images = torch.stack(pipes[::-1], dim=1).cpu().double()
     flows = [_flows_to_inputs(layers, token) for layers in of_images]

@@ -25,19 +25,20 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
     The map is ``(sum_d w_d z_d)+``: ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If the logits read
-    the class token, patches have no gradient after the last attention, so tokens are read before it.
+    the class token, patches have no gradient after the last attention, so tokens are read before it. In a layer that
+    calls no norm of tokens (B, N, D), they are read where they enter the layer.
 
     Args:
         subject: Model, images and score.
         layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
-        ValueError: If there is no such layer, or the layers share one module.
+        ValueError: If there is no such layer, or no module for each layer takes its tokens.
     """
     subject.anatomy.check_in_order()
     norms = subject.anatomy.parts.norms
     if not norms:
-        raise ValueError("gradcam needs a module for each layer, and these layers share one: choose 'relevance'")
+        raise ValueError("gradcam needs a module for each layer that takes its tokens (B, N, D): choose 'relevance'")
     check_layer(layer, len(norms))
     kept: list[Tensor] = []
     with torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):

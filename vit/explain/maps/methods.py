@@ -2,14 +2,14 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from vit.capture.footprint import are_even
+from vit.capture.graph import gradients_of
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.attnlrp import attnlrp
 from vit.explain.maps.controls import center, deviation, edges, ink, random, uniform
@@ -132,20 +132,5 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     if unknown:
         takes = ", ".join(known) or "none"
         raise ValueError(f"method {method!r} has no argument {unknown[0]!r}: it takes {takes}")
-    with _gradients_of(subject.model):
+    with gradients_of(subject.model, "choose a method without gradients, such as rollout, attention or occlusion"):
         return METHODS[method](subject, **options)
-
-
-@contextmanager
-def _gradients_of(model: nn.Module) -> Iterator[None]:
-    """Within the context, a gradient that does not exist is a ValueError with a remedy."""
-    try:
-        yield
-    except RuntimeError as error:  # of torch.autograd.grad
-        if not any(part in str(error) for part in ("does not require grad", "not have been used in the graph")):
-            raise
-        raise ValueError(
-            f"the logits of {type(model).__name__} have no gradient for some of its layers or pixels, as after "
-            "detach(), under no_grad() or in quantised layers: choose a method without gradients, such as rollout, "
-            "attention or occlusion"
-        ) from error

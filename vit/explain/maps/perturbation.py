@@ -92,7 +92,8 @@ def can_drop(subject: Subject) -> bool:
         plain = logits_with_tokens(subject.model, anatomy, image, tokens[None])
         for order in (patches.flip(0), patches.roll(1)):
             moved = tokens.index_copy(0, patches, order)
-            check_logits_unchanged(logits_with_tokens(subject.model, anatomy, image, moved[None]), plain)
+            other = logits_with_tokens(subject.model, anatomy, image, moved[None])
+            check_logits_unchanged(subject.model, other, plain)
         half = tokens[~torch.isin(tokens, patches[1::2])]
         logits_with_tokens(subject.model, anatomy, image, half[None])
         return subject.logits_are_made_of(anatomy.parts.entry)

@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, l tokens of
 r s rows and columns of patches.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,7 +31,7 @@ def attention_rollout(
     A_l are divided by their sum, so the rows of R sum to one too. Later layers stand on the left: they mix what earlier
     layers mixed. Values, MLPs and classes have no influence (Abnar and Zuidema 2020, sec. 3.1, with a residual of 1/2).
     A negative weight counts as zero, since a share of a token cannot be negative: talking heads, differential attention
-    and convolution have such weights.
+    and convolution have such weights. A warning says so, because what they take away is not in the result.
 
     >>> half, other = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
     >>> attention_rollout([half, other], residual=0.0)  # both attend to token 1, which attended to both
@@ -59,7 +60,7 @@ def attention_rollout(
 
 def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_ratio: float, residual: float) -> Tensor:
     """Multiply a rollout by one more layer: (B, N, N) or None, (B, H, N, N) -> (B, N, N)."""
-    mixing = at_least_float32(reduce(attn.detach(), "b h n m -> b n m", head_fusion)).clamp(min=0)
+    mixing = fuse_heads(attn, head_fusion)
     if discard_ratio:
         mixing = _discard_smallest(mixing, discard_ratio)
     if mixing.shape[-2] > 1:
@@ -67,6 +68,18 @@ def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_r
     else:
         mixing = pad_prefix(mixing / reduce(mixing, "b n m -> b n 1", "sum"), rolled)
     return mixing if rolled is None else einsum(mixing, rolled, "b n m, b m l -> b n l")
+
+
+def fuse_heads(attn: Tensor, head_fusion: HeadFusion = "mean") -> Tensor:
+    """Return the mean, largest or smallest weight of the heads, negative ones as zero: (B, H, N, M) -> (B, N, M)."""
+    fused = at_least_float32(reduce(attn.detach(), "b h n m -> b n m", head_fusion))
+    if (fused < 0).any():
+        warnings.warn(
+            "attention has negative weights (as of talking heads, differential attention and convolution), which count "
+            "as zero in a rollout or a flow: gradient_rollout, relevance and occlusion read their sign",
+            stacklevel=2,
+        )
+    return fused.clamp(min=0)
 
 
 def with_residual(mixing: Tensor, residual: float) -> Tensor:

@@ -47,13 +47,15 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         start_layer: First layer to use.
 
     Raises:
-        ValueError: As in ``value``, or if the layers share one module.
+        ValueError: As in ``value``, or if no module for each layer takes its tokens.
     """
     anatomy = subject.anatomy
     anatomy.check_in_order()
     check_start_layer(start_layer, anatomy.depth)
     if not anatomy.parts.layers:
-        raise ValueError("value_rollout needs a model with one module for each layer: choose 'rollout'")
+        raise ValueError(
+            "value_rollout needs a module for each layer that takes its tokens (B, N, D): choose 'rollout'"
+        )
     subject.check_skips("choose value, occlusion, or rollout with residual=0.0")
     subject.check_rows("choose value, attention, relevance or occlusion")
     outputs, residuals = _outputs(subject)
@@ -86,9 +88,9 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
         found = output.added_to
         if found is None or (residuals and not _are_same(found, residuals[layer])):
             raise ValueError(
-                f"layer {layer} of {name} does not add the projection of its attention to the tokens that enter it (a "
-                "norm, a gate of each token or another sum comes between), so what each patch adds is not known: "
-                "choose attention, rollout, relevance or occlusion"
+                f"layer {layer} of {name} does not add the projection of its attention straight to the tokens that "
+                "enter it (a norm, a gate of each token or another sum comes first, such as that with an MLP side by "
+                "side), and it is followed no further: choose attention, rollout, relevance or occlusion"
             )
     return outputs, residuals
 
@@ -104,13 +106,15 @@ def _norms(output: AttentionOutput) -> Tensor:
     added = _projected(output)
     # This squares the sum over heads without storing a vector for each pair of tokens.
     products = einsum(added, added, "b h m c, b g m c -> b h g m")
-    squares = einsum(output.attn, output.attn, products, "b h n m, b g n m, b h g m -> b n m")
+    attn = output.attn.to(added)  # of another type within an autocast of the model
+    squares = einsum(attn, attn, products, "b h n m, b g n m, b h g m -> b n m")
     return squares.clamp(min=0).sqrt()
 
 
 def _shares(output: AttentionOutput, residual: Tensor) -> Tensor:
     """Return the share of each key in each query, skip connection (B, N, C) included: (B, N, N), rows sum to one."""
-    own = einsum(output.attn.diagonal(dim1=-2, dim2=-1), _projected(output), "b h n, b h n c -> b n c")
+    added = _projected(output)
+    own = einsum(output.attn.diagonal(dim1=-2, dim2=-1).to(added), added, "b h n, b h n c -> b n c")
     norms = _norms(output).diagonal_scatter((residual + own).norm(dim=-1), dim1=-2, dim2=-1)
     return norms / reduce(norms, "b n m -> b n 1", "sum").clamp(min=torch.finfo(norms.dtype).tiny)
 
@@ -118,4 +122,4 @@ def _shares(output: AttentionOutput, residual: Tensor) -> Tensor:
 def _projected(output: AttentionOutput) -> Tensor:
     """Return the vector that each value adds at a weight of 1: (B, H, M, C)."""
     by_head = rearrange(output.projection, "c (h d) -> h c d", h=output.attn.shape[1])
-    return einsum(output.values, by_head, "b h m d, h c d -> b h m c")
+    return einsum(output.values.to(by_head), by_head, "b h m d, h c d -> b h m c")

@@ -1,0 +1,58 @@
+"""Finds a maximum over tokens, by which each channel reads another token for each image.
+
+One half of the tokens is changed, then the other, as in ``vit.capture.mixing``. A maximum over tokens makes numbers
+that depend on both halves from numbers that depend on one each. A maximum over channels or over classes does not.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.last_tokens import by_image
+from vit.capture.mixing import COPIES, change_halves, is_mixed, is_unmixed
+
+MAXIMA = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+
+def takes_maximum(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int, start: int) -> bool:
+    """Return whether a model takes a maximum over tokens after its last layer.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image as the model takes it, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number of tokens of an image.
+        start: What ``check_unmixed`` returned.
+    """
+    if num_tokens < 2:
+        return False
+    watch = _WatchMaximum(calls[-1])
+    change_halves(model, image, calls, num_tokens, start, watch, watch.reached)
+    return watch.seen
+
+
+class _WatchMaximum(TorchFunctionMode):
+    """A context that sets ``seen`` to True at a maximum over tokens after an attention call."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__()
+        self.call, self.is_after, self.seen = call, False, False
+
+    def reached(self, call: int) -> None:
+        """Look from this attention call on."""
+        self.is_after = self.is_after or call == self.call
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and record whether it is a maximum over tokens."""
+        result = func(*args, **(kwargs or {}))
+        if self.is_after and func in MAXIMA:
+            numbers = (*args, *(kwargs or {}).values())[0], result if isinstance(result, Tensor) else result[0]
+            before, after = (by_image(x, COPIES) for x in numbers)
+            self.seen |= before is not None and after is not None and is_unmixed(before) and is_mixed(after)
+        return result
