@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
 from torch.testing import assert_close
 
 import vit
-from vit.analysis.labelled import labelled_images
+from vit.analysis.labelled import is_split_of_training, labelled_images
 from vit.data import Digits, ImageFolder
 from vit.data.image_files import ImageFiles
 
@@ -65,6 +67,17 @@ def test_a_folder_takes_the_place_of_the_data_and_is_scaled_to_the_model(photos)
     assert held_out.labels.sort().values.tolist() == [0, 0, 1, 1]
     expected = torch.tensor([(10 / 255 - 0.25) / 0.5, (200 / 255 - 0.25) / 0.5])[held_out.labels]
     assert_close(held_out.images[:, 0, 3, 3], expected, atol=1e-5, rtol=0)
+
+
+def test_another_folder_or_kind_of_data_has_a_split_of_its_own(photos, subject):
+    of_folder = {"class_path": "vit.data.ImageFolder", "init_args": {"root": str(photos)}}
+    of_table = {"class_path": "vit.data.ImageTable", "init_args": {"root": str(photos), "table": "labels.csv"}}
+    assert is_split_of_training(of_folder, None)
+    assert is_split_of_training(of_folder, f"{photos}/../{photos.name}")
+    for noted, root in ((of_folder, "elsewhere"), (of_table, str(photos)), (DIGITS, str(photos)), ({}, str(photos))):
+        assert not is_split_of_training(noted, root)
+    assert "of 7 images held out of the training" in subject.facts()[0]
+    assert "of 7 images of a split of its own" in replace(subject, is_split_of_training=False).facts()[0]
 
 
 def test_files_that_are_not_kept_in_memory_are_decoded(photos):

@@ -1,5 +1,7 @@
 """``vit-attention evaluate``: frozen features and a simple classifier."""
 
+import shutil
+
 import pytest
 import torch
 from PIL import Image
@@ -8,6 +10,7 @@ import vit
 from tests.tiny import CPU, MODEL
 from vit.commands import evaluate
 from vit.commands.evaluate import main
+from vit.commands.models import find_model
 
 
 @pytest.fixture
@@ -57,16 +60,41 @@ def test_no_test_image_was_seen_in_the_training(tmp_path, monkeypatch, run):
     assert {*asked[0].files} == {*trained.sets["train"].files}
 
 
-def test_images_are_cropped_as_the_model_takes_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            (tmp_path / split / name).mkdir(parents=True)
-            image = Image.new("RGB", (64, 64), (255, 0, 0))
-            image.paste((0, 0, len(split + name)), (8, 8, 56, 56))  # a frame of an eighth of each side
-            image.save(tmp_path / split / name / "0.png")
+def test_a_note_tells_that_test_images_may_be_ones_that_the_model_was_trained_on(tmp_path, run, capsys):
+    for name in ("0", "1"):
+        (tmp_path / "digits" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("L", (8, 8), 9 * number + int(name)).save(tmp_path / "digits" / name / f"{number:02}.png")
+    folder = ["--data", "ImageFolder", "--data.root", tmp_path / "digits", "--data.test_fraction", "0.2"]
+    run("fit", *folder, "--data.folds", "5", "--data.fold", "2", *MODEL, *CPU, "--trainer.max_steps", "1")
+    path = find_model("last")
+    shutil.copytree(tmp_path / "digits", tmp_path / "copy")
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["data"] = {"class_path": "vit.data.ImageTable", "init_args": {"table": "labels.csv", "root": None}}
+    torch.save(checkpoint, tmp_path / "of_table.ckpt")
+    checkpoint["data"] = {"class_path": "vit.data.Digits", "init_args": {}}
+    torch.save(checkpoint, tmp_path / "of_digits.ckpt")
+
+    def said(checkpoint, root):
+        main(["knn", "--checkpoint", str(checkpoint), "--data.root", str(tmp_path / root)])
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+
+    assert said(path, "digits") == said(tmp_path / "of_digits.ckpt", "digits") == []
+    for checkpoint, root, trained in (
+        (path, "copy", f"ImageFolder {tmp_path}/digits"),
+        (tmp_path / "of_table.ckpt", "digits", "ImageTable labels.csv"),
+    ):
+        assert said(checkpoint, root) == [
+            f"note: {checkpoint} was trained on {trained}, and held out other images than these 8 test images: it may "
+            "have seen some of them"
+        ]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The images whose features are asked for, of each split, by a small model; and its ``pretrained_cfg``."""
     model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=12, depth=1, num_heads=3).eval()
-    model.pretrained_cfg["crop_ratio"] = 0.5
+    model.pretrained_cfg["crop_ratio"] = 1.0
     seen = []
 
     def extract(_, batches):
@@ -76,6 +104,35 @@ def test_images_are_cropped_as_the_model_takes_them(tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluate, "load", lambda _: model)
     monkeypatch.setattr(evaluate, "extract", extract)
-    main(["knn", "--checkpoint", "cifar10", "--data.root", str(tmp_path)])
-    assert [images.shape for images in seen] == [(2, 3, 32, 32)] * 2
-    assert all(images[:, 0].max() == 0 for images in seen)  # no red of the frame
+    return seen, model.pretrained_cfg
+
+
+def plant(folder, image):
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            image.putpixel((image.width // 2, image.height // 2), (0, 0, len(split + name)))  # no two are identical
+            image.save(folder / split / name / "0.png")
+
+
+def test_images_are_cropped_as_the_model_takes_them(tmp_path, monkeypatch, seen):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    image = Image.new("RGB", (64, 64), (255, 0, 0))
+    image.paste((0, 0, 9), (8, 8, 56, 56))  # a frame of an eighth of each side
+    plant(tmp_path / "photos", image)
+    images, about = seen
+    about["crop_ratio"] = 0.5
+    main(["knn", "--checkpoint", "cifar10", "--data.root", str(tmp_path / "photos")])
+    assert [part.shape for part in images] == [(2, 3, 32, 32)] * 2
+    assert all(part[:, 0].max() == 0 for part in images)  # no red of the frame
+
+
+def test_images_are_stretched_for_a_model_that_takes_whole_pictures(tmp_path, monkeypatch, seen):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+    image = Image.new("RGB", (256, 32), (255, 0, 0))
+    image.paste((0, 0, 9), (64, 0, 192, 32))
+    plant(tmp_path / "photos", image)
+    images, about = seen
+    about["stretch"] = True
+    main(["knn", "--checkpoint", "cifar10", "--data.root", str(tmp_path / "photos")])
+    assert all((part[:, 0, :, [0, -1]] == 255).all() for part in images)  # both ends

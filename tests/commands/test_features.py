@@ -1,7 +1,5 @@
 """The commands evaluate and features."""
 
-from argparse import Namespace
-
 import pytest
 import torch
 from PIL import Image
@@ -56,11 +54,9 @@ def test_features_leaves_out_images_above_a_limit_in_pixels(photos, tmp_path, ca
     assert "large.png: it has 9 x 8 pixels, more than max_pixels (64)" in capsys.readouterr().err
 
 
-def test_the_test_images_are_split_and_counted_as_in_the_training(monkeypatch):
+def test_the_test_images_are_split_and_counted_as_in_the_training():
     split = {"test_fraction": 0.3, "duplicates": "drop", "max_pixels": 9}
-    checkpoint = {"data": {"class_path": "ImageFolder", "init_args": split | {"batch_size": 5}}}
-    monkeypatch.setattr("vit.commands.evaluate.read_checkpoint", lambda path: checkpoint)
-    assert _split(Namespace(checkpoint="best.ckpt", root="photos")) == split
+    assert _split({"class_path": "ImageFolder", "init_args": split | {"batch_size": 5}}, "photos") == split
 
 
 def test_features_are_written_with_the_names_of_the_images(photos, tmp_path, capsys):
@@ -112,10 +108,14 @@ def test_a_mistake_is_one_line(command, typed, message, tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("root", "taken"), [("photos", {"test_fraction": 0.3, "folds": 3, "fold": 1}), ("others", {"test_fraction": 0.3})]
+    ("kind", "root", "taken"),
+    [
+        ("ImageFolder", "photos", {"test_fraction": 0.3, "folds": 3, "fold": 1}),
+        ("ImageFolder", "others", {"test_fraction": 0.3}),
+        ("ImageTable", "photos", {"test_fraction": 0.3}),
+    ],
 )
-def test_evaluate_holds_out_the_test_images_of_the_training(monkeypatch, root, taken):
+def test_evaluate_holds_out_the_test_images_of_the_training(kind, root, taken):
     noted = {"root": "./photos", "test_fraction": 0.3, "folds": 3, "fold": 1, "seed": 5}
-    monkeypatch.setattr("vit.commands.evaluate.read_checkpoint", lambda path: {"data": {"init_args": noted}})
-    assert _split(Namespace(checkpoint="run/last.ckpt", root=root)) == taken
-    assert _split(Namespace(checkpoint="cifar10", root=root)) == {}
+    assert _split({"class_path": f"vit.data.{kind}", "init_args": noted}, root) == taken
+    assert _split({}, root) == {}

@@ -1,6 +1,8 @@
 """Options and callbacks of Lightning on the command line that its users bring along."""
 
+import importlib.util
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,6 +77,7 @@ def test_early_stopping_that_looks_too_early_is_told_when_values_are_there(error
     stop = ["--trainer.callbacks+", "EarlyStopping", "--trainer.callbacks.monitor", "train_loss"]
     line = error_of("fit", *ONE, *stop, "--trainer.val_check_interval", "2", "--trainer.log_every_n_steps", "9")
     assert "EarlyStopping looks for train_loss before it is logged: train_loss and lr are there after log_every" in line
+    assert "so set --trainer.log_every_n_steps 1;" in line
 
 
 def test_a_logger_that_refuses_is_one_line(error_of, monkeypatch):
@@ -86,6 +89,22 @@ def test_a_logger_that_refuses_is_one_line(error_of, monkeypatch):
 
     monkeypatch.setattr(csv_logs, "ExperimentWriter", refuse)
     assert error_of("fit", *ONE) == "error: the logger refuses: The file store is in maintenance mode"
+
+
+def test_a_logger_that_refuses_when_it_is_built_is_one_line(error_of, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("The file store is in maintenance mode.\n\nDetails:\n  - one\n  - two")
+
+    monkeypatch.setattr(csv_logs, "os", SimpleNamespace(fspath=refuse))
+    logger = ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "rows"]
+    assert error_of("fit", *ONE, *logger) == "error: the logger refuses: The file store is in maintenance mode"
+
+
+def test_a_logger_without_its_package_names_it_whole(error_of):
+    if importlib.util.find_spec("comet_ml") is not None:
+        pytest.skip("comet_ml is installed")
+    line = error_of("fit", *ONE, "--trainer.logger", "CometLogger")
+    assert line == "error: comet-ml is not installed: pip install comet-ml"
 
 
 def test_tensorboard_is_an_extra_of_its_own(error_of, monkeypatch):

@@ -73,6 +73,16 @@ def test_images_that_are_held_out_are_not_trained_on(tmp_path):
     assert re.search(" 13 images take ", plan(*words, "--data.val_fraction", 0.2)["lines"][-1])  # of 20, 0.8 of 0.8
 
 
+@pytest.mark.parametrize(("splits", "count"), [(("val",), 20), (("test",), 16), (("val", "test"), 20)])
+def test_no_image_is_held_out_for_a_test_if_the_folder_names_a_split(splits, count, tmp_path):
+    for number, folder in enumerate(tmp_path / split / name for split in ("train", *splits) for name in "ab"):
+        folder.mkdir(parents=True)
+        for image in range(10):
+            Image.new("L", (8, 8), 10 * number + image).save(folder / f"{image}.png")
+    words = ["--data", "ImageFolder", "--data.root", tmp_path, *TINY[2:], "--peak", 1e12]
+    assert f" {count} images take " in plan(*words, "--data.val_fraction", 0.2)["lines"][-1]
+
+
 @pytest.mark.parametrize("splits", [(), ("train", "val", "test")])
 def test_images_of_a_fold_are_not_trained_on(splits, tmp_path):
     folders = [tmp_path / split for split in splits] or [tmp_path]

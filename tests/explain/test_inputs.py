@@ -9,8 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 
 import vit
+from vit.data.image_files import decode
 from vit.explain import explain, explorer
-from vit.explain.inputs import as_images, locate, read_shown, taken_by
+from vit.explain.inputs import as_images, locate, read_pixels, read_shown, taken_by
 
 
 @pytest.fixture
@@ -34,6 +35,21 @@ def test_a_file_its_name_and_the_pil_image_are_the_same_to_a_model(model, pictur
     images = as_images(model, [tmp_path / "cat.png", str(tmp_path / "cat.png"), picture])
     assert images.shape == (3, 3, 14, 22)
     assert_close(images[1:], images[:1].expand(2, -1, -1, -1))
+
+
+def test_a_model_of_stretched_images_sees_both_ends_of_a_long_one(model, tmp_path):
+    long = Image.new("RGB", (200, 10))
+    long.paste((255, 0, 0), (0, 0, 20, 10))
+    long.paste((0, 255, 0), (180, 0, 200, 10))
+    long.save(tmp_path / "long.png")
+    model.pretrained_cfg |= {"stretch": True, "crop_ratio": 1.0}
+    pixels = decode(tmp_path / "long.png", (14, 22), 3, stretch=True)
+    assert torch.equal(read_pixels([tmp_path / "long.png"], model)[0], pixels)
+    assert_close(as_images(model, long), as_images(model, tmp_path / "long.png"))
+    assert locate(long, model).seen == pytest.approx((0, 0, 200, 10))
+    model.pretrained_cfg["crop_ratio"] = 0.5
+    assert locate(tmp_path / "long.png", model).seen == pytest.approx((50, 2.5, 150, 7.5))
+    assert_close(as_images(model, long), as_images(model, tmp_path / "long.png"))
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])  # Pillow turns the size of a TIFF before its pixels

@@ -1,10 +1,11 @@
+import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from tests.forked import forked
 from vit.data.loader import MemoryLoader
 from vit.data.sampler import BatchSampler
-from vit.objectives.classify.image_rows import ImageRows, places_of_images
+from vit.objectives.image_rows import ImageRows, places_of_images
 
 
 def test_rows_of_several_processes_are_in_the_order_of_the_data_set_without_padding():
@@ -18,16 +19,20 @@ def test_rows_of_several_processes_are_in_the_order_of_the_data_set_without_padd
     assert found["square"].tolist() == [number**2 for number in range(7)]
 
 
-def test_lightnings_sampler_tells_which_images_it_deals_to_a_process():
-    data = TensorDataset(torch.arange(7))
-    rows = ImageRows()
-    for rank in range(2):
-        sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
+@pytest.mark.parametrize(("count", "processes"), [(7, 2), (7, 3), (6, 2), (2, 3)])
+def test_lightnings_sampler_tells_which_images_it_deals_to_a_process_and_those_that_it_repeats_are_padding(
+    count, processes
+):
+    data, rows, dealt = TensorDataset(torch.arange(count)), ImageRows(), 0
+    for rank in range(processes):
+        sampler = DistributedSampler(data, num_replicas=processes, rank=rank, shuffle=False)
         loader = DataLoader(data, batch_size=3, sampler=sampler)
         for (images,), index in zip(loader, places_of_images(loader), strict=True):
+            dealt += len(images)
             rows.add(index, index >= 0, image=images)
     found = rows.gather()
-    assert found["image"].tolist() == found["index"].tolist() == [0, 0, *range(1, 7)]  # the first one fills up
+    assert dealt == processes * -(-count // processes)
+    assert found["image"].tolist() == found["index"].tolist() == [*range(count)]
 
 
 def test_a_sampler_that_shuffles_tells_nothing():

@@ -1,12 +1,17 @@
 """Several runs of one training: which belong together, which are finished, and what their folder refuses."""
 
+import contextlib
 import copy
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
+from vit.commands.shards import main
+from vit.data import Shards
 from vit.runs.several import Member, claim_experiment, find_runs, finished_run, last_checkpoint
 
 CONFIG = {
@@ -110,3 +115,30 @@ def test_an_experiment_of_other_runs_is_refused(tmp_path):
     put_run(tmp_path / "version_0", CONFIG)
     with pytest.raises(ValueError, match=r"has runs of other trainings: choose another name by --experiment$"):
         claim_experiment(tmp_path, CONFIG, DATA)
+
+
+@pytest.mark.parametrize("duplicates", ["warn", "drop"])
+def test_shards_are_the_same_images_at_each_start(duplicates, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in "ab":
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for level in range(9):
+            Image.new("L", (1, 1), level).save(tmp_path / "photos" / name / f"{level}.png")
+        Image.new("L", (2, 1), ord(name)).save(tmp_path / "photos" / name / "own.png")
+
+    def start():
+        return Shards(f"{tmp_path}/shards/train-000000.tar", image_size=1, num_workers=0, duplicates=duplicates)
+
+    with contextlib.redirect_stdout(None):
+        main([str(tmp_path / "photos"), str(tmp_path / "shards"), "--workers", "1"])
+    claim_experiment(tmp_path / "runs", CONFIG, start())
+    (tmp_path / "runs/version_0").mkdir()
+    claim_experiment(tmp_path / "runs", CONFIG, start())
+    changed = start()
+    labels = changed.splits["train"][1]
+    labels[len(labels) // 2] = 1 - labels[len(labels) // 2]
+    with (
+        np.printoptions(threshold=1),  # as of more than 1,000 labels, numpy writes the first and the last ones
+        pytest.raises(ValueError, match="the images, their labels or groups changed since the first run of"),
+    ):
+        claim_experiment(tmp_path / "runs", CONFIG, changed)

@@ -12,9 +12,11 @@ SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 3, "num_hea
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_embedding_and_the_first_blocks_have_no_gradients(count):
-    model = VisionTransformer(**SIZES, num_registers=2, pre_norm=True)
+    model = VisionTransformer(**SIZES, num_registers=2, pre_norm=True, mask_token=True)
     freeze_blocks(model, count)
     model(torch.randn(2, 3, 8, 8)).sum().backward()
+    # Processes that train together wait for the gradient of everything that may have one.
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
     trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     later = tuple(f"blocks.{number}." for number in range(count, 3))
     assert trained == {name for name in model.state_dict() if name.startswith((*later, "norm.", "head."))}

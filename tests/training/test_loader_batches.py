@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vit.data.image_set import ImageSet
+from vit.data.module import ImageDataModule
 from vit.training.loader_batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
 
 IMAGES, LABELS = torch.rand(3, 1, 4, 4), torch.tensor([0, 2, 1])
@@ -132,6 +134,52 @@ def test_the_normalisation_of_a_loader_is_undone_in_every_batch_also_in_a_bright
     assert labels.dtype == torch.long
     bright = torch.full((3, 1, 4, 4), 0.75)
     torch.testing.assert_close(brought.read(((bright - 0.5) / 0.25, LABELS), module_of())[0], bright)
+
+
+@pytest.mark.parametrize(("first", "then"), [("plain", "normalised"), ("bytes", "normalised"), ("normalised", "plain")])
+def test_a_loader_that_normalises_where_another_one_does_not_is_refused(first, then):
+    plain = torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
+    kinds = {"plain": plain, "normalised": (plain - 0.5) / 0.25, "bytes": (255 * plain).byte()}
+    brought = BroughtBatches()
+    brought.read((kinds[first], LABELS), module_of())
+    brought.is_first = True
+    brought.read((kinds[first], LABELS), module_of())
+    brought.is_first = True
+    said = r"from -2.00 to 2.00, so they are normalised, and those .* were not: normalise all or none$"
+    if then == "plain":
+        said = r"from 0.00 to 1.00, so they are not normalised, and those .* were: .*, and take larger batches if these"
+    with pytest.raises(ValueError, match=said):
+        brought.read((kinds[then], LABELS), module_of())
+
+
+def test_bytes_are_taken_beside_a_loader_that_normalises():
+    brought, plain = BroughtBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
+    brought.read(((plain - 0.5) / 0.25, LABELS), module_of())
+    brought.is_first = True
+    pixels = (255 * plain).byte()
+    assert brought.read((pixels, LABELS), module_of())[0] is pixels
+
+
+class Bright(ImageDataModule):
+    """Images without deep shadows: normalised, they go from -0.17 to 1.16."""
+
+    num_classes, class_names, image_size, in_channels, mean, std = 3, ["a", "b", "c"], (4, 4), 1, [0.3], [0.6]
+
+    def load_sets(self):
+        images = torch.linspace(50, 255, 96).byte().reshape(6, 1, 4, 4)
+        return {split: ImageSet(images, torch.arange(6) % 3) for split in ("train", "test")}
+
+
+def test_our_data_module_says_itself_that_it_normalises():
+    seen = {}
+    for normalised in (False, True):
+        data = Bright(normalised=normalised, val_fraction=0)
+        data.setup("test")
+        module = module_of(Bright.mean, Bright.std)
+        module._trainer = SimpleNamespace(datamodule=data, predicting=False)
+        images, _ = BroughtBatches().take(next(iter(data.test_dataloader())), module)
+        seen[normalised] = images if normalised else images / 255
+    torch.testing.assert_close(seen[True], seen[False])
 
 
 def test_bytes_and_floats_up_to_one_are_taken_as_they_are(capsys):

@@ -63,6 +63,22 @@ def test_hooks_of_the_data_module_come_before_ours():
     assert module.brought.normalised is False
 
 
+def test_each_loader_is_asked_whether_it_normalises():
+    class OnlyTrained(Bare):
+        """Normalises the images of the training, and not those of the test."""
+
+        def setup(self, stage):
+            super().setup(stage)
+            test = self.parts["test"]
+            test.images = test.images * 0.376 + 0.305
+
+    data, module = OnlyTrained(), model(mean=OwnData.mean, std=OwnData.std)
+    trainer().fit(module, data)
+    for evaluate in (trainer().test, trainer().predict):
+        with pytest.raises(ValueError, match=r"from 0.00 to 1.00, so they are not normalised, and those of the train"):
+            evaluate(module, data)
+
+
 @pytest.mark.parametrize("cls", [Plain, Reused, OneCycle, Manual])
 def test_an_optimiser_of_the_user_trains_to_the_end_of_the_schedule(cls):
     module = model(cls)

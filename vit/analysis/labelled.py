@@ -1,5 +1,6 @@
 """The labelled images of the command ``python -m vit.analysis``."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -48,9 +49,9 @@ def labelled_images(
 ) -> tuple[str, Labelled, Labelled]:
     """Return the name of the data, and up to ``count`` training images and as many test images.
 
-    The splits are those of the training, so the model was not trained on any test image. If there are no test images,
-    the validation images take their place, and the name says so. The images are drawn at random, but every call draws
-    the same images.
+    If ``is_split_of_training``, the splits are those of the training, and the model was not trained on any test image.
+    If there are no test images, the validation images take their place, and the name says so. The images are drawn at
+    random, but every call draws the same images.
 
     Args:
         model: The model, as ``vit.load`` returns it.
@@ -89,6 +90,16 @@ def labelled_images(
         name += ", validation images"
     held_out = data.sets.get("test", data.sets.get("val"))
     return name, _drawn(data.sets["train"], model, count), _drawn(held_out, model, count)
+
+
+def is_split_of_training(noted: dict[str, Any], root: str | None) -> bool:
+    """Return whether images are split as in the training: if ``root`` is None, or the folder that was trained on.
+
+    A folder does not have the split of a table or of shards, and a copy elsewhere may be of other images.
+    """
+    theirs = noted.get("init_args", {}).get("root")
+    is_folder = noted.get("class_path", "").rpartition(".")[2] == "ImageFolder"
+    return root is None or (is_folder and bool(theirs) and Path(theirs).resolve() == Path(root).resolve())
 
 
 def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | None) -> ImageDataModule:

@@ -13,6 +13,7 @@ from vit.commands.auto_resume import AUTO, find_newest
 from vit.commands.models import find_model, is_training_checkpoint
 from vit.commands.own_classes import find_own, part_of_run, path_of
 from vit.commands.typed_arguments import TypedArguments
+from vit.data.labelled_files import LabelledFiles
 from vit.data.shards import check_no_command
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
@@ -127,12 +128,36 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         # Other images are read as those of the training were: at one size, with the same letters.
         taken = constructor_arguments(getattr(vit.data, name)) - {"mean", "std"}
         known |= {name: value for name, value in of_data.items() if name in taken}
-        if (
-            typed.data in vit.data.__all__ and typed.data != name
-        ):  # other data have a place of their own: files of a table are relative to its folder
+        is_other = typed.data in vit.data.__all__ and typed.data != name
+        # CIFAR-10 is the same in any folder.
+        is_elsewhere = issubclass(getattr(vit.data, name), LabelledFiles) and _are_elsewhere(known, typed.places)
+        if typed.subcommand != "fit" and (is_other or is_elsewhere):
+            _leave_out_folds(known, path, typed_options)
+        if is_other:  # other data have a place of their own: files of a table are relative to its folder
             known.pop("root", None)
         defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
     return defaults
+
+
+def _are_elsewhere(known: dict[str, Any], places: dict[str, str]) -> bool:
+    """Return whether a place that is asked for is none of the data of the checkpoint."""
+    return any(
+        Path(place).resolve() != Path(str(known.get(name))).resolve()
+        for name, place in places.items()
+        if place not in ("null", "None")
+    )
+
+
+def _leave_out_folds(known: dict[str, Any], path: Path, typed: set[str]) -> None:
+    """Leave the folds of the training out of the arguments of other data, and print so unless they are typed."""
+    folds = {name: known.pop(name, None) for name in ("folds", "fold")}
+    if folds["folds"] is not None and not folds.keys() & typed:
+        options = " ".join(f"--data.{name} {number}" for name, number in folds.items())
+        print(
+            f"note: the folds of {path} are left out, as these are other images: for a copy of those of its training, "
+            f"add {options}",
+            file=sys.stderr,
+        )
 
 
 def _own_objective(name: str, path: Path, typed: TypedArguments) -> type[Objective]:

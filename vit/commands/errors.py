@@ -76,12 +76,15 @@ CUT_BY_OPTIONS = (
 )
 TOO_EARLY = r"Early stopping conditioned on metric `(\w+)` which is not available\..*"
 NOT_YET = (
-    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, "
-    r"scores after a validation; let it look later by its check_on_train_epoch_end"
+    r"EarlyStopping looks for \1 before it is logged: train_loss and lr are there after log_every_n_steps steps, so "
+    r"set --trainer.log_every_n_steps 1; scores are there after a validation, so set its check_on_train_epoch_end to "
+    r"false"
 )
 NO_TENSORBOARD = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
 # What gloo, NCCL and the store of torch say when a process that they wait for is gone.
 LOST = r"(closed|reset) by peer|Broken pipe|NCCL|TCPStore"
+# What Triton says, which compiles for GPUs.
+NO_COMPILER = "Failed to find C compiler"
 # The error if the data give a model an argument of a type that its class does not take.
 UNFIT = r"Expected a ([^\n]+?)\. Got value: ([^\n]+)\n.*Given value: Namespace\(class_path='([\w.]+)'"
 # Warnings that tell a user nothing new.
@@ -247,8 +250,8 @@ def plain_output() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         _end(f"{_first_line(error)}: {LESS_MEMORY}")
     except Exception as error:
-        if _is_of_logger(error):
-            _end(f"the logger refuses: {_first_line(error)}")
+        if (refusal := _refusal_of_logger(error)) is not None:
+            _end(f"the logger refuses: {_first_line(refusal)}")
         if not isinstance(error, ValueError | OSError | TypeError | RuntimeError | ModuleNotFoundError):
             raise
         if found := re.search(r"(?:not enough memory|can't allocate memory)[^\n]*?(\d+) bytes", str(error)):
@@ -257,6 +260,8 @@ def plain_output() -> Iterator[None]:
             _end(plain_message(error))
         if found := re.search(UNFIT, str(error), re.DOTALL):
             _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
+        if NO_COMPILER in str(error):
+            _end("torch's compiler needs a C compiler, and none is there: install gcc, or add --model.compile false")
         if isinstance(error, RuntimeError) and re.search(LOST, str(error)):
             _end(f"another process of the training has ended ({_first_line(error)})")
         if (deliberate := _deliberate_cause(error)) is None:
@@ -271,7 +276,7 @@ def _note(message: Warning | str, *_: Any, **__: Any) -> str:
 
 def _words(error: BaseException) -> str:
     """Return the message of an error, with remedies for the command line: options, and how to install a package."""
-    missing = r"Requirement '(\w+).*` *$"
+    missing = r"Requirement '([\w-]+).*` *$"
     message = re.sub(missing, r"\1 is not installed: pip install \1", plain_message(error), flags=re.DOTALL)
     message = re.sub(r"Neither `tensorboard`.*", NO_TENSORBOARD, message, flags=re.DOTALL)
     message = re.sub(TOO_EARLY, NOT_YET, message, flags=re.DOTALL)
@@ -284,7 +289,7 @@ def _end(message: str) -> NoReturn:
     raise SystemExit(2) from None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0].rstrip(".")
 
 
@@ -292,6 +297,13 @@ def _deliberate_cause(error: BaseException | None) -> BaseException | None:
     """Return the first error that vit or Lightning raised on purpose, among this one and its causes."""
     while error is not None and not _is_deliberate(error):
         error = error.__cause__ or error.__context__
+    return error
+
+
+def _refusal_of_logger(error: BaseException | None) -> BaseException | None:
+    """Return the error of a logger among this one and its causes: the parser wraps one that a constructor raises."""
+    while error is not None and (_is_deliberate(error) or not _is_of_logger(error)):
+        error = error.__cause__
     return error
 
 

@@ -12,10 +12,12 @@ from vit.commands.models import add_checkpoint, find_model
 from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
+from vit.support.printable import printable
 from vit.support.progress import progress
 from vit.weights import load, read_checkpoint
 
 if TYPE_CHECKING:
+    from vit.data.folder import ImageFolder
     from vit.data.module import ImageSet
 
 BATCH = 256
@@ -52,21 +54,26 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise ValueError(f"no folder {options.root}: name a folder of class folders by --data.root")
     options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
+    path = Path(options.checkpoint)
+    noted = read_checkpoint(path) if path.suffix == ".ckpt" else {}
     crop, embed, typed = model.pretrained_cfg["crop_ratio"], model.patch_embed, options.max_pixels
     data = ImageFolder(
         options.root,
         image_size=embed.image_size,
         crop_ratio=crop,
         skip_damaged=options.skip_damaged == "true",
-        **{"val_fraction": 0.0} | _split(options) | ({} if typed is None else {"max_pixels": typed}),
+        **{"val_fraction": 0.0}
+        | _split(noted.get("data", {}), options.root)
+        | ({} if typed is None else {"max_pixels": typed}),
     )
     if data.without_classes is not None:
         raise ValueError(data.without_classes)
-    data.in_channels = embed.in_channels
+    data.in_channels, data.stretch = embed.in_channels, model.pretrained_cfg.get("stretch", False)
     data.prepare_data()
     data.setup("test")
     if "test" not in data.sets:
         raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
+    _tell_of_seen(options.checkpoint, noted, data)
     splits = {split: _drawn(data.sets[split], options.images) for split in ("train", "test")}
     (known, labels), (asked, answers) = (
         (extract(model, _batches(part, split)), part.labels) for split, part in splits.items()
@@ -78,17 +85,51 @@ def _evaluate(options: argparse.Namespace) -> None:
     )
 
 
-def _split(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that chose the test images of the training, as far as the checkpoint notes them."""
-    path = Path(options.checkpoint)
-    noted = read_checkpoint(path).get("data", {}).get("init_args", {}) if path.suffix == ".ckpt" else {}
+def _split(noted: dict[str, Any], root: str) -> dict[str, Any]:
+    """Return the options that chose the test images of the training, as far as they hold for the images of ``root``.
+
+    Args:
+        noted: What the checkpoint notes of its data: "class_path" and "init_args". Empty if it notes nothing.
+        root: The folder that is evaluated.
+    """
+    from vit.analysis.labelled import is_split_of_training
+
+    arguments = noted.get("init_args", {})
     known = ["test_fraction", "duplicates", "max_pixels"]
-    if not noted.get("test_fraction"):  # no test images were held out of the training
+    if not arguments.get("test_fraction"):  # no test images were held out of the training
         known.remove("test_fraction")
-    if Path(noted.get("root") or "").resolve() == Path(options.root).resolve():
+    if is_split_of_training(noted, root):
         # The split also depends on the order of the classes, and on whether images are left for validation.
         known += ["test_fraction", "val_fraction", "class_names", "folds", "fold"]
-    return {name: value for name, value in noted.items() if name in known}
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def _tell_of_seen(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -> None:
+    """Print a note if the model may have been trained on test images.
+
+    Args:
+        checkpoint: The name of the model.
+        noted: The contents of the training checkpoint; empty for other weights.
+        data: The images that are evaluated.
+    """
+    import vit.data
+    from vit.analysis.labelled import is_split_of_training
+    from vit.data.labelled_files import LabelledFiles, tell
+    from vit.data.module import SPLIT
+
+    of_data, split = noted.get("data", {}), noted.get(SPLIT)
+    kind, arguments = of_data.get("class_path", "").rpartition(".")[2], of_data.get("init_args", {})
+    cls = vit.data.DATA_SETS.get(kind)
+    if not of_data or (cls is not None and not issubclass(cls, LabelledFiles)):  # such as CIFAR10
+        return
+    if split is None and is_split_of_training(of_data, str(data.root)):  # an early checkpoint
+        return
+    if split is None or split.get("test") != data.fingerprints["test"]:
+        place = arguments.get("table") or arguments.get("urls") or arguments.get("root") or ""
+        tell(
+            f"note: {printable(str(checkpoint))} was trained on {printable(f'{kind} {place}'.strip())}, and held out "
+            f"other images than these {len(data.sets['test'].labels):,} test images: it may have seen some of them"
+        )
 
 
 def _drawn(images: "ImageSet", count: int | None) -> "ImageSet":

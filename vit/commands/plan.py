@@ -209,7 +209,8 @@ def counted(data: Any) -> int | None:
     if getattr(data, "folds", None) is not None:
         cut = sum(len(splits[stage][0]) for stage in ("train", "val") if stage in splits)
         return round(cut * (1 - 1 / data.folds) * (1 - data.val_fraction))
-    held_out = [getattr(data, f"{stage}_fraction") for stage in ("val", "test") if stage not in splits]
+    stages = ["val", "test"] if set(splits) == {"train"} else ["val"]  # data that name a split hold out no test images
+    held_out = [getattr(data, f"{stage}_fraction") for stage in stages if stage not in splits]
     return round(math.prod([len(splits["train"][0]), *(1 - share for share in held_out)]))
 
 

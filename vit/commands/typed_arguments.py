@@ -30,6 +30,7 @@ BATCHES = (
     "overfit_batches",
     "val_check_interval",
 )
+PLACES = ("root", "table", "urls", "val_urls", "test_urls")  # arguments of data sets that say where their images are
 READ_OF_MODEL = ("init_from", *TOLD_BY_CALLER)
 PRINTS = ("--help", "-h", "--print_config", "--model.help", "--data.help")
 
@@ -52,6 +53,7 @@ class TypedArguments:
         experiment_of_config: The name of the experiment in a config.
         root: The folder that contains ``runs/``: the value of ``--trainer.default_root_dir``.
         limits: Numbers of batches, as text, because the parser reads 1 (one batch) as 1.0 (all batches).
+        places: Where the images are, typed or in a config, by the names of ``PLACES``.
         start: The value of ``--model.init_from``, typed or in a config.
         told: Arguments of the model that the tensors of ``start`` do not tell.
         others: The other words after the subcommand.
@@ -71,6 +73,7 @@ class TypedArguments:
     experiment_of_config: str | None = None
     root: Path = Path()
     limits: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
     start: str | None = None
     told: dict[str, Any] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
@@ -149,6 +152,9 @@ def read_typed(arguments: Any) -> TypedArguments:
             found.experiment_of_config = str(content["experiment"])
         model, data = path_of(of_model) or model, path_of(content.get("data")) or data
         found.optimizer |= bool(content.get("optimizer"))
+        found.places |= {
+            name: str(value) for name, value in _arguments_of(content.get("data")).items() if name in PLACES
+        }
         arguments_of_model = _arguments_of(of_model)
         found.given |= arguments_of_model.keys()
         asked |= {name: arguments_of_model[name] for name in READ_OF_MODEL if name in arguments_of_model}
@@ -162,6 +168,7 @@ def read_typed(arguments: Any) -> TypedArguments:
     found.own_model, found.own_data = find_own(model, Objective), find_own(data, LightningDataModule)
     found.root = Path(str(root or ""))
     found.limits |= {name: value for name in BATCHES if (value := vars(about)[name]) is not None}
+    found.places |= {name: value for name in PLACES if (value := vars(about)[f"data.{name}"]) is not None}
     found.start, found.told = asked.pop("init_from", None), asked
     _check_not_of_data(found)
     return found
@@ -176,6 +183,8 @@ def _read_options(words: Sequence[str]) -> Namespace:
     for group, names in (("trainer", BATCHES), ("model", READ_OF_MODEL)):
         for name in names:
             parser.add_argument(f"--{group}.{name}", dest=name)
+    for name in PLACES:
+        parser.add_argument(f"--data.{name}")
     return parser.parse_known_args(words)[0]
 
 

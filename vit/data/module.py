@@ -32,6 +32,9 @@ Policy = Literal["none", "randaugment", "trivialaugment"]
 Balance = Literal["none", "sampling", "loss"]
 
 
+SPLIT = "split"  # the key in a checkpoint of checksums of the images of each split
+
+
 class ImageDataModule(LightningDataModule):
     """Labelled images in batches. A subclass defines ``load_sets`` and the attributes below.
 

@@ -101,7 +101,7 @@ class Shards(LabelledFiles):
         if duplicates != "warn":
             for members, _ in self.splits.values():
                 for row in progress((members.index["digest"] == 0).nonzero()[0].tolist(), "images compared"):
-                    members.index["digest"][row] = digest_of(members[row].open().read())
+                    members.index["digest"][row] = digest_of(members[row].open("rb").read())
         super()._look_for_identical(duplicates)
         if unknown and duplicates == "warn":
             self.identical.append(

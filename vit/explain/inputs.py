@@ -69,6 +69,11 @@ class Taken(NamedTuple):
     settings: Mapping[str, Any]
 
     @property
+    def stretch(self) -> bool:
+        """Whether whole photographs are scaled, whatever their aspect ratio, as a reader of texts takes them."""
+        return bool(self.settings.get("stretch"))
+
+    @property
     def scaled_size(self) -> tuple[int, int]:
         """Rows and columns that photographs are scaled to, before the centre that the model sees is cut out."""
         return stored_size(self.image_size, self.crop_ratio)
@@ -143,7 +148,7 @@ def read_images(files: Sequence[Path], model: nn.Module, max_pixels: int = MAX_P
 
 
 def read_pixels(files: Sequence[Path], model: nn.Module, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Read images as uint8 (B, C, H, W), scaled and centre-cropped as the test images of the model were.
+    """Read images as uint8 (B, C, H, W), scaled and centre-cropped, or stretched, as the test images of the model were.
 
     Raises:
         ValueError: If files are damaged or not images; the message names them.
@@ -165,7 +170,7 @@ def locate(given: Given, model: nn.Module, max_pixels: int = MAX_PIXELS) -> Phot
     else:
         path, image = Path(given), None
         width, height, orientation = upright_size(path, max_pixels)
-    seen = seen_box((width, height), taken.scaled_size, centre=taken.image_size)
+    seen = seen_box((width, height), taken.scaled_size, centre=taken.image_size, stretch=taken.stretch)
     return Photograph(path, width, height, orientation, seen, image)
 
 
@@ -224,15 +229,13 @@ def _pixels(given: Path | Image.Image, taken: Taken, max_pixels: int) -> Tensor:
             raise ValueError(f"{decoded.unreadable[0]}: give an image")
         return decoded.images[0]
     image = _upright(given, taken.channels)
-    box = seen_box(image.size, taken.scaled_size)
+    box = seen_box(image.size, taken.scaled_size, stretch=taken.stretch)
     return centre_of(_as_tensor(image.resize(taken.scaled_size[::-1], BICUBIC, box=box)), taken.image_size)
 
 
 def _image_files(files: Sequence[Path], taken: Taken, max_pixels: int) -> ImageFiles:
-    labels = [0] * len(files)
-    return ImageFiles(
-        [*files], labels, taken.scaled_size, taken.channels, centre=taken.image_size, max_pixels=max_pixels
-    )
+    cut = {"centre": taken.image_size, "stretch": taken.stretch}
+    return ImageFiles([*files], [0] * len(files), taken.scaled_size, taken.channels, **cut, max_pixels=max_pixels)
 
 
 def _upright(image: Image.Image, in_channels: int) -> Image.Image:

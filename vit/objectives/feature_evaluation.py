@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.features.classifiers import knn_accuracy_left_out
 from vit.features.finite import check_finite
-from vit.objectives.classify.image_rows import ImageRows
+from vit.objectives.image_rows import ImageRows
 from vit.support.precision import in_double, most_precise
 
 MOST = 5000  # images whose features are compared in pairs; of more, a random sample

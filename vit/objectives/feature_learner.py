@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vit.data.module import ImageDataModule, ImageSet
 from vit.model.vision_transformer import VisionTransformer
-from vit.objectives.classify.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse
+from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.neighbours import draw_neighbours
 from vit.training.base import Objective
 from vit.training.description import Picture, Score

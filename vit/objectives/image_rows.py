@@ -76,12 +76,17 @@ def places_of_images(loader: Any) -> list[Tensor]:
     """Return the place of each image in the data set, (B,) for each batch of a loader; [] if it is not known.
 
     It is known for our sampler, which yields the same batches in each evaluation, and for Lightning's sampler for
-    several processes.
+    several processes. That one repeats the first images so that all processes have equally many: these are padding.
     """
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, BatchSampler):
         return [*batches]
     sampler = getattr(batches, "sampler", None)
-    if isinstance(sampler, DistributedSampler) and not sampler.shuffle:
-        return [torch.tensor(batch) for batch in batches]
-    return []
+    if not isinstance(sampler, DistributedSampler) or sampler.shuffle:
+        return []
+    places, seen = [], 0
+    for batch in batches:
+        order = sampler.rank + sampler.num_replicas * torch.arange(seen, seen + len(batch))
+        places.append(torch.tensor(batch).where(order < len(sampler.dataset), PADDING))
+        seen += len(batch)
+    return places

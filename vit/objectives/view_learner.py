@@ -32,7 +32,7 @@ class ViewLearner(FeatureLearner):
         global_scale: Smallest and largest share of the image that a large view shows.
         local_scale: Smallest and largest share of the image that a small view shows.
         flip: Whether each view is mirrored left to right with probability 1/2.
-        distort: Whether the colours of each view are changed, or it is blurred, solarised or grey.
+        distort: Whether each view is changed in colour, made grey, solarised and blurred, each at random.
         kwargs: Training, and the VisionTransformer that computes the features.
 
     Raises:

@@ -8,9 +8,8 @@ from typing import Any
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 
 from vit.data.labelled_files import tell
-from vit.data.module import ImageDataModule
+from vit.data.module import SPLIT, ImageDataModule
 
-SPLIT = "split"  # its key in a checkpoint
 CHANGED = (
     "note: the split has changed since the training, so {} images may include images that the model was trained on: "
     "keep the files, and --data.val_fraction, test_fraction, folds and fold, as they were"

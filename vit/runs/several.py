@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from vit.data.shards import Shards
 from vit.runs.results import read_results
 from vit.support.files import replacing
 
@@ -96,8 +98,7 @@ def claim_experiment(folder: Path, config: Mapping[str, Any], data: Any) -> None
         ValueError: If the folder has other runs.
     """
     path, remedy = folder / "config.yaml", "choose another name by --experiment"
-    named = [getattr(data, name, None) for name in ("splits", "groups")]  # files, labels and groups
-    noted = {"images": f"{zlib.crc32(repr(named).encode()):08x}", "fit": dict(config)}
+    noted = {"images": f"{zlib.crc32(repr(_images_of(data)).encode()):08x}", "fit": dict(config)}
     has_runs = any(folder.glob("version_*"))
     if has_runs and not path.exists():
         raise ValueError(f"{folder} has runs of other trainings: {remedy}")
@@ -112,6 +113,14 @@ def claim_experiment(folder: Path, config: Mapping[str, Any], data: Any) -> None
     for name in theirs | ours:
         if theirs.get(name) != ours.get(name):
             raise ValueError(f"the runs of {folder} have {name} {theirs.get(name)}, not {ours.get(name)}: {remedy}")
+
+
+def _images_of(data: Any) -> list[Any]:
+    """Return the files and labels of each split of a data module, and the group of each file, as plain lists."""
+    splits = getattr(data, "splits", None)
+    if isinstance(data, Shards):  # which has arrays, or parts of them
+        splits = {stage: ([*map(str, paths)], np.asarray(labels).tolist()) for stage, (paths, labels) in splits.items()}
+    return [splits, getattr(data, "groups", None)]
 
 
 def _options(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from vit.data.module import ImageDataModule, ImageSet
+from vit.inference import check_compiler
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
@@ -134,7 +135,7 @@ class Objective(LightningModule, ABC):
 
     def about_encoder(self) -> dict[str, Any]:
         """Return what ``vit.load`` adds to the ``pretrained_cfg`` of the encoder."""
-        return {}
+        return {"stretch": True} if self.stretches_images else {}
 
     def evaluated_rows(self) -> dict[int, dict[str, str]]:
         """Return the row of each image of the last evaluation, by its place in the data set.
@@ -178,14 +179,27 @@ class Objective(LightningModule, ABC):
         }
 
     def configure_model(self) -> None:
-        """Shard the blocks if the strategy does so, then compile them; a second call does nothing."""
+        """Shard the blocks if the strategy does so, then compile them; a second call does nothing.
+
+        Raises:
+            ValueError: If the blocks are to be compiled for a CPU, and there is no C++ compiler.
+        """
         blocks = [module for module in self.network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
         if self.device_mesh is not None and not hasattr(self.network, "unshard"):
             for module in (*blocks, self.network):
                 fully_shard(module, mesh=self.device_mesh["data_parallel"])
         if self.hparams.get("compile") and blocks[0]._compiled_call_impl is None:
+            device = self.device if self._trainer is None else self.trainer.strategy.root_device
+            if device.type == "cpu":
+                self._check_compiler()
             for block in blocks:
                 block.compile()
+
+    def _check_compiler(self) -> None:
+        try:
+            check_compiler()
+        except ValueError as error:
+            raise ValueError(f"{error}; or train without it, by --model.compile false") from None
 
     def configure_callbacks(self) -> list[Callback]:
         """Return the moving average of the weights, if ``ema_decay`` asks for it.
@@ -217,7 +231,12 @@ class Objective(LightningModule, ABC):
         self._update_progress()
         if self.schedule is not None:
             self.schedule.restore_settings(self.hparams.lr)
+        self.brought.is_first = True
         self._reset_loss()
+
+    def on_predict_start(self) -> None:
+        """Let the first batch tell whether images are normalised."""
+        self.brought.is_first = True
 
     def _apply_batch_transfer_handler(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Convert batches of other loaders. Not in on_after_batch_transfer, which a data module may override."""
@@ -265,6 +284,7 @@ class Objective(LightningModule, ABC):
 
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation."""
+        self.brought.is_first = True
         self.evaluation = self.new_evaluation()
 
     def on_validation_epoch_end(self) -> None:

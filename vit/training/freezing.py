@@ -21,6 +21,6 @@ def freeze_blocks(model: VisionTransformer, count: int) -> None:
     for module in frozen:
         module.eval()
         module.requires_grad_(False)
-    for token in (model.cls_token, model.reg_token, model.pos_embed):
+    for token in (model.cls_token, model.reg_token, model.mask_token, model.pos_embed):
         if token is not None:
             token.requires_grad_(False)

@@ -110,30 +110,34 @@ def are_normalised(images: Tensor) -> bool:
 
 
 class BroughtBatches:
-    """Reads the batches of users' own loaders. The first batch tells whether images are normalised.
+    """Reads the batches of users' own loaders. The first batch of each loader tells whether its images are normalised.
 
     Objectives normalise images themselves, so that a trained model takes photographs. The normalisation of a loader is
     therefore undone with the same mean and deviation, and the model sees what the loader gave.
 
     Attributes:
         normalised: Whether the images are normalised; None before the first batch.
+        is_first: Whether the next batch is the first one of a loader.
         seen: Number of images that were predicted.
     """
 
     def __init__(self) -> None:
         self.normalised: bool | None = None
+        self.is_first = True
         self.seen = 0
 
     def read(self, batch: Any, module: Any) -> tuple[Tensor, Tensor | None]:
         """Return images, bytes or floats in [0, 1], and labels of a batch that is on its device.
 
         Raises:
-            ValueError: If images and labels cannot be told apart, or the normalisation of images is not known.
+            ValueError: If images and labels cannot be told apart, the normalisation of images is not known, or one
+                loader normalises them and another one does not.
         """
         images, labels = pair_of(batch)
-        is_first = self.normalised is None
+        is_new = self.normalised is None
+        is_first, self.is_first = self.is_first or is_new, False
         if is_first:
-            self.normalised = are_normalised(images)
+            self._ask(images)
         if labels is not None:
             labels = labels if labels.is_floating_point() else labels.long()
             num_classes = getattr(module.network, "num_classes", 0)
@@ -153,14 +157,27 @@ class BroughtBatches:
                 "for each channel"
             )
         plain = images * module.std + module.mean
-        lowest, highest = plain.aminmax() if is_first else (plain.new_zeros(()), plain.new_ones(()))
-        if is_first and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
+        lowest, highest = plain.aminmax() if is_new else (plain.new_zeros(()), plain.new_ones(()))
+        if is_new and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
             print(
                 f"note: with mean {list(mean)} and std {list(std)} undone, pixels go from {lowest:.2f} to "
                 f"{highest:.2f} and not from 0 to 1: are these the ones that the loader takes?",
                 flush=True,
             )
         return plain, labels
+
+    def _ask(self, images: Tensor) -> None:
+        """Note whether the first batch of a loader is normalised; a ValueError if that of another loader differs."""
+        found = are_normalised(images)
+        if self.normalised is None:
+            self.normalised = found
+        if found != self.normalised and images.dtype != torch.uint8:  # bytes are known not to be
+            are, were = ("are", "were not") if found else ("are not", "were")
+            raise ValueError(
+                f"the pixels of a batch go from {images.min():.2f} to {images.max():.2f}, so they {are} normalised, "
+                f"and those of the training, or of another loader, {were}: normalise all or none"
+                + ("" if found else ", and take larger batches if these images are only bright")
+            )
 
     def take(self, batch: Any, module: Any) -> Any:
         """Return a batch on its device as the objective takes it; batches of our data modules stay as they are.
@@ -174,6 +191,8 @@ class BroughtBatches:
         data = trainer.datamodule
         if isinstance(data, ImageDataModule) and not data.normalised and not trainer.predicting:
             return batch
+        if isinstance(data, ImageDataModule) and data.normalised:  # it knows; bright images would not tell
+            self.normalised, self.is_first = True, False
         images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # to predict, no labels
         if not trainer.predicting:
             if labels is None:

@@ -110,7 +110,9 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
     names = ("mean", "std") if arguments.get("num_classes") == 0 else ("mean", "std", "class_names")
     data = {name: known[name] for name in names if known.get(name) is not None}
     init_args = of_data.get("init_args") if isinstance(of_data, Mapping) else None
-    for name, place in (("crop_ratio", init_args), ("thresholds", about)):
+    if checkpoint.get("module") == "SequenceReader":  # whose earlier checkpoints do not say it
+        about = {"stretch": True} | (about if isinstance(about, Mapping) else {})
+    for name, place in (("crop_ratio", init_args), ("thresholds", about), ("stretch", about)):
         data |= {name: place[name]} if isinstance(place, Mapping) and name in place else {}
     return dict(arguments), state, data
 

@@ -24,7 +24,7 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
     if classes != weights.arguments["num_classes"]:
         given = {name: value for name, value in given.items() if name not in ("class_names", "thresholds")}
     data = {"mean": [0.5] * channels, "std": [0.5] * channels, "class_names": None, "crop_ratio": 1.0}
-    data |= {name: value for name, value in given.items() if name in {*data, "thresholds"}}
+    data |= {name: value for name, value in given.items() if name in {*data, "thresholds", "stretch"}}
     names, crop, thresholds = (data.get(name) for name in ("class_names", "crop_ratio", "thresholds"))
     right = {
         "mean": _are_numbers(data["mean"], channels),
@@ -32,6 +32,7 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
         "class_names": names is None or _are_names(names, classes),
         "crop_ratio": _are_numbers([crop], 1) and 0.1 <= crop <= 1,
         "thresholds": thresholds is None or _are_numbers(thresholds, classes),
+        "stretch": isinstance(data.get("stretch", False), bool),
     }
     for name in (name for name, is_right in right.items() if not is_right):
         raise ValueError(

@@ -32,6 +32,14 @@ def test_a_case_by_hand_with_views_and_a_row_that_fills_the_batch_up(evaluation)
     assert len(evaluation.mistakes) == 1
 
 
+def test_an_image_that_a_sampler_repeats_to_fill_a_batch_up_does_not_count(evaluation):
+    logits, labels = torch.tensor([[9.0, 0, 0], [9, 0, 0]]), torch.tensor([0, 1])
+    evaluation.update(logits, labels, logits, index=torch.tensor([0, 1]))
+    evaluation.update(logits[:1], labels[:1], logits[:1], index=torch.tensor([-1]))
+    assert (evaluation.count, evaluation.accuracy, evaluation.accuracy_views) == (2, 1 / 2, 1 / 2)
+    assert evaluation.rows["index"].tolist() == [0, 1]
+
+
 def test_batches_of_any_size_and_processes_add_up_to_the_loss_and_the_accuracies_of_all(evaluation):
     logits, of_views, labels = torch.randn(11, 3), torch.randn(11, 3), torch.randint(0, 3, (11,))
     other = Evaluation(3, torch.device("cpu"))

@@ -94,6 +94,14 @@ def test_rows_that_pad_a_batch_do_not_count(rows):
     assert found.count == 103
 
 
+def test_an_image_that_a_sampler_repeats_to_fill_a_batch_up_does_not_count(rows):
+    logits, labels = rows
+    found = MultilabelEvaluation(torch.full((5,), 0.5), CPU)
+    found.update(logits, labels, index=torch.arange(103))
+    found.update(logits[:1], labels[:1], index=torch.tensor([-1]))
+    assert found.scores(NAMES) == evaluated(logits, labels, parts=(103,)).scores(NAMES)
+
+
 def test_the_score_over_views_is_that_of_their_logits(rows):
     logits, labels = rows
     found = evaluated(torch.zeros_like(logits), labels, of_views=logits)

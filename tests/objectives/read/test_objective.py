@@ -139,6 +139,9 @@ def test_rows_that_pad_a_batch_do_not_count():
     module.validation_step((torch.rand(3, 1, 8, 12), tokens), 0)
     module.validation_step((torch.rand(2, 1, 8, 12), tokens[1:]), 1)
     assert module.evaluation.count == 1
+    module.places = [torch.tensor([0, -1])]  # a sampler repeats the second one, to fill the batch up
+    module.validation_step((torch.rand(2, 1, 8, 12), tokens[:1].expand(2, -1)), 0)
+    assert module.evaluation.count == 2
 
 
 def test_the_decoder_has_room_for_the_longest_text():
@@ -245,6 +248,21 @@ def test_vit_load_returns_the_encoder(trained):
     images = torch.randn(2, 1, 32, 96)
     torch.testing.assert_close(encoder.forward_features(images), module.network.encoder.forward_features(images))
     assert encoder.num_classes == 0
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_the_encoder_says_that_it_takes_whole_pictures_also_of_an_early_checkpoint(is_early, trained, tmp_path):
+    checkpoint = torch.load(trained / "checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["encoder"]["about"] == {"stretch": True}
+    if is_early:
+        del checkpoint["encoder"]["about"]
+    torch.save(checkpoint, tmp_path / "reader.ckpt")
+    encoder = vit.load(tmp_path / "reader.ckpt")
+    vit.save(encoder, tmp_path / "reader.safetensors")
+    assert (
+        encoder.pretrained_cfg["stretch"] is vit.load(tmp_path / "reader.safetensors").pretrained_cfg["stretch"] is True
+    )
+    assert "stretch" not in vit.load("cifar10").pretrained_cfg
 
 
 @pytest.mark.parametrize(

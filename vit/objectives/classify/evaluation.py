@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor
 
 from vit.objectives.classify.curves import areas, threshold_scores, youden_threshold
-from vit.objectives.classify.image_rows import PADDING, ImageRows
+from vit.objectives.image_rows import PADDING, ImageRows
 from vit.support.precision import most_precise
 from vit.training.description import number_or_none
 
@@ -36,7 +36,7 @@ class Mistake(NamedTuple):
 class Evaluation:
     """Sums over the batches of an evaluation, exact for any number of processes and any size of the last batch.
 
-    Rows with the label -1 are padding and do not count.
+    Rows with the label or the index -1 are padding and do not count.
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
@@ -60,8 +60,11 @@ class Evaluation:
         ``of_views`` are the mean logits over several views of each image, (B, classes); they change no score but
         ``accuracy_views``. ``index`` is the place of each image in the data set, (B,); None numbers them as they come.
         """
+        real = labels != PADDING
+        if index is not None:
+            real &= index.to(real.device) != PADDING
         if of_views is not None:
-            self.correct_views += (of_views.argmax(dim=-1) == labels).sum()
+            self.correct_views += (of_views.argmax(dim=-1) == labels)[real].sum()
         probabilities = logits.float().softmax(dim=-1)
         best, classes = ranked(probabilities)
         columns = {"label": labels, "best": best, "classes": classes}
@@ -70,7 +73,6 @@ class Evaluation:
         if of_views is not None:
             over_views = ranked(of_views.float().softmax(dim=-1))
             columns |= dict(zip(("best_over_views", "classes_over_views"), over_views, strict=True))
-        real = labels != PADDING
         self.image_rows.add(index, real, **columns)
         for known in ("rows", "areas"):
             self.__dict__.pop(known, None)

@@ -13,7 +13,6 @@ from vit.data.module import ImageDataModule
 from vit.explain.default_method import NOT_MEASURED
 from vit.objectives.classify.averaged_views import Views, classify_views
 from vit.objectives.classify.evaluation import Evaluation, ranked
-from vit.objectives.classify.image_rows import places_in_evaluation
 from vit.objectives.classify.pictures import draw_classification
 from vit.objectives.classify.tables import (
     SHARES,
@@ -25,6 +24,7 @@ from vit.objectives.classify.tables import (
     predicted_rows,
     threshold_table,
 )
+from vit.objectives.image_rows import places_in_evaluation
 from vit.support.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.support.class_names import name_classes
 from vit.training.base import Objective

@@ -20,10 +20,10 @@ from vit.model.image_gpt import ImageGPT
 from vit.model.masked_image import MaskedImageModel
 from vit.model.middle_model import MiddleModel
 from vit.model.pixel_model import PixelModel
-from vit.objectives.classify.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
 from vit.objectives.complete.palette import learn_palette, quantise, resize_images
 from vit.objectives.complete.pictures import draw_completions
+from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.support.checks import check_choice, check_positive_int, check_size
 from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table

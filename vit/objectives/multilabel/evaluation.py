@@ -17,7 +17,7 @@ from torchmetrics.functional.classification import (
 
 from vit.objectives.classify.curves import areas
 from vit.objectives.classify.evaluation import MISTAKES
-from vit.objectives.classify.image_rows import PADDING, ImageRows
+from vit.objectives.image_rows import PADDING, ImageRows
 from vit.support.precision import most_precise
 from vit.training.description import number_or_none
 
@@ -57,6 +57,8 @@ class MultilabelEvaluation:
         in the data set, (B,); None numbers them as they come.
         """
         real = (labels if labels.ndim == 1 else labels[:, 0]) != PADDING
+        if index is not None:
+            real &= index.to(real.device) != PADDING
         logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
         targets = one_row_each(labels.clamp(min=0), logits.shape[1])
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vit.objectives.classify.evaluation import BEST, MISTAKES
 from vit.objectives.classify.tables import SHARES, end_of, files_title, probability_rows
+from vit.support.printable import csv_text
 from vit.training.description import Table, tenths
 
 CLASS_SHARES = {"average_precision": "average precision, %", **SHARES, "threshold": "threshold, %"}
@@ -48,10 +49,10 @@ def evaluated_rows(
 
 def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any]) -> list[Table]:
     """Return the wrong labels that are farthest from their threshold, with their files; [] if there are none."""
-    found = []
+    found, classes = [], scores.get("classes", [])
     for row in rows:
-        true = row["true_labels"].split("; ")
-        for known in scores.get("classes", []):
+        true = _labels_of(row["true_labels"], [known["name"] for known in classes])
+        for known in classes:
             name, probability = known["name"], np.float32(row[f"P({known['name']})"])
             threshold = np.float32(known["threshold"])
             if (probability >= threshold) != (name in true):
@@ -66,3 +67,14 @@ def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any])
 
 def _listed(is_there: Tensor, names: Sequence[str], order: Sequence[int]) -> str:
     return "; ".join(names[number] for number in order if is_there[number])
+
+
+def _labels_of(cell: str, names: Sequence[str]) -> list[str]:
+    """Return the names that ``_listed`` has joined, in their order, and ``csv_text`` has written to a cell."""
+    listed = cell[1:] if csv_text(cell[1:]) == cell else cell
+    found = []
+    for name in names:
+        if f"{listed}; ".startswith(f"{name}; "):  # a name may have "; " in it as well
+            found.append(name)
+            listed = listed[len(name) + 2 :]
+    return found
