@@ -302,14 +302,20 @@ PARTS: dict[str, Part] = {
             ("scale", "loss over compute, and its prediction", 5, ("loss_on",), ("vit/training/flop.py",)),
             ("norms", "residual connections and norms", 20, ("gradient_norms",), ()),
             ("order", "what follows, and a prefix", 3, ("levels",), ()),
-            ("quality", "wrong labels and corrupted images", 5, (), ("vit/data/corrupt.py",)),
+            (
+                "quality",
+                "wrong labels and corrupted images",
+                5,
+                (),
+                tuple(f"vit/data/corrupt.py:{name}" for name in ("jpeg", "blur", "contrast", "change_labels")),
+            ),
             ("heads", "heads and their projections", 5, ("ranks",), ("vit/analysis/projections.py",)),
             (
                 "objects",
                 "what heads relate",
                 5,
                 ("parts_of_one_object", "share_of", "cells_of", "inked", "kept", "explained"),
-                ("vit/analysis/rarity.py", "vit/data/planted.py"),
+                ("vit/analysis/rarity.py:rarity", "vit/data/planted.py"),
             ),
             ("routed", "heads chosen for each input", 5, ("uses",), ()),
         )

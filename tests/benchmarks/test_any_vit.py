@@ -29,6 +29,7 @@ def test_there_are_one_hundred_and_thirty_architectures_and_more():
     assert sum(map(len, ARCHITECTURES.values())) >= 130
 
 
+@pytest.mark.filterwarnings("ignore:attention has negative weights")
 @pytest.mark.parametrize(("library", "name"), [(library, name) for library in READ for name in READ[library]])
 def test_a_model_is_read_with_all_patches_in_order_and_the_attention_of_its_library(library, name):
     row = check(library, name, *ARCHITECTURES[library][name])

@@ -53,6 +53,7 @@ def test_a_map_of_uneven_cells_comes_with_a_warning_that_names_the_remedy(random
     assert maps.shape == (2, 3, 5)
 
 
+@pytest.mark.filterwarnings("ignore:attention has negative weights")
 def test_maps_are_one_finite_number_for_each_patch_on_every_architecture(name, architecture, model):
     several, one = Subject(model, architecture.images(2)), Subject(model, architecture.images(2)[:1])
     for method in METHODS:
