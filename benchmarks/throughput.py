@@ -33,8 +33,6 @@ cross-entropy in float32, backward and fused AdamW; compiling and warming up are
 one process, and numbers are medians over the rounds, with quartiles.
 
 - Against the best peer: speed as a multiple of that of the fastest other library in the same round.
-- Ours, class token alone: measured while our model had a shortcut, which it no longer has: only the class token is
-  read, so its last block computed no other token. The other libraries compute all, as "ours" does now.
 - TFLOP/s: images per second times the operations in the matrix products of this architecture, the same for all; a
   training step is three forward passes.
 - Of the ceiling: TFLOP/s as a share of what the fastest of these products reaches alone.
