@@ -43,6 +43,7 @@ def test_a_maximum_of_the_logits_reads_no_other_token():
 OVER_TOKENS = {
     "max": lambda tokens: tokens.max(dim=1).values,
     "amax": lambda tokens: torch.amax(tokens, 1),
+    "by names": lambda tokens: torch.amax(dim=1, input=tokens),
     "pooled": lambda tokens: F.adaptive_max_pool1d(tokens.mT, 1)[..., 0],
     "of a map": lambda tokens: F.adaptive_max_pool2d(tokens[:, 1:].mT.unflatten(2, (3, 5)), 1).flatten(1),
     "scaled by": lambda tokens: tokens[:, 0] / tokens.abs().amax(dim=(1, 2))[:, None],

@@ -65,6 +65,14 @@ def test_pil_images_are_turned_upright(suffix, model, picture, tmp_path):
     assert torch.equal(read_shown(place), read_shown(locate(picture, model)))
 
 
+def test_a_deep_image_whose_zero_is_white_is_the_same_as_its_file(model, tmp_path):
+    levels = torch.arange(61 * 97).reshape(61, 97) * 11
+    Image.fromarray(levels.numpy().astype("uint16")).save(tmp_path / "white.tif", tiffinfo={262: 0})
+    opened = as_images(model, Image.open(tmp_path / "white.tif"))
+    assert_close(opened, as_images(model, tmp_path / "white.tif"))
+    assert opened[0, 0, 0, 0] > opened[0, 0, -1, -1]  # its first value is 0, which is white
+
+
 @pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "CMYK", "I", "F", "LA", "YCbCr"])
 def test_images_of_all_modes_are_read(model, mode):
     values = {"F": 0.5, "I": 32_768, "1": 1, "L": 128, "P": 7}

@@ -52,7 +52,7 @@ class _WatchMaximum(TorchFunctionMode):
         """Call the function, and record whether it is a maximum over tokens."""
         result = func(*args, **(kwargs or {}))
         if self.is_after and func in MAXIMA:
-            numbers = (*args, *(kwargs or {}).values())[0], result if isinstance(result, Tensor) else result[0]
-            before, after = (by_image(x, COPIES) for x in numbers)
+            taken = args[0] if args else (kwargs or {})["input"]
+            before, after = (by_image(x, COPIES) for x in (taken, result if isinstance(result, Tensor) else result[0]))
             self.seen |= before is not None and after is not None and is_unmixed(before) and is_mixed(after)
         return result

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from einops import rearrange
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from vit.data.bit_depth import eight_bits
@@ -240,7 +240,9 @@ def _image_files(files: Sequence[Path], taken: Taken, max_pixels: int) -> ImageF
 
 def _upright(image: Image.Image, in_channels: int) -> Image.Image:
     try:
-        return eight_bits(ImageOps.exif_transpose(image)).convert("L" if in_channels == 1 else "RGB")
+        orientation = header_orientation(image)  # before eight_bits, whose result has no tags
+        image = eight_bits(image).convert("L" if in_channels == 1 else "RGB")
+        return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
     except Exception as error:  # decoders raise errors of any kind at damaged files, which PIL reads only now
         raise ValueError(f"cannot read {name_of(image)}: {message_of(error)}") from None
 
