@@ -13,6 +13,7 @@ from vit.model.masked_autoencoder import (
     join_patches,
     reconstruction_losses,
 )
+from vit.model.positions import sinusoidal_positions_2d
 
 ROWS, COLUMNS, P, Q, CHANNELS = 3, 5, 2, 3, 3  # of the grid, and of a patch
 
@@ -106,6 +107,17 @@ def test_a_network_built_on_the_meta_device_and_filled_later_predicts_as_any_oth
     other = other.to_empty(device="cpu")
     other.load_state_dict(network.state_dict())
     torch.testing.assert_close(other(images, keep), network(images, keep), rtol=0, atol=0)
+
+
+def test_hidden_patches_enter_the_decoder_as_the_mask_token_plus_their_position(images, keep):
+    network, entered = autoencoder(), []
+    network.decoder.blocks[0].register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
+    network(images, keep)
+    positions = sinusoidal_positions_2d((ROWS, COLUMNS), 12).double()
+    expected = network.decoder.mask_token[0] + positions
+    for tokens, visible in zip(entered[0][:, -ROWS * COLUMNS :], keep.tolist(), strict=True):
+        hidden = [number for number in range(ROWS * COLUMNS) if number not in visible]
+        torch.testing.assert_close(tokens[hidden], expected[hidden])
 
 
 def test_positions_follow_the_input_size_of_the_encoder(keep):
