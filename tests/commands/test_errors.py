@@ -335,13 +335,6 @@ def test_a_file_in_the_way_is_named_without_the_number_of_the_error(capsys, monk
     )
 
 
-def test_a_machine_without_a_cpp_compiler_is_told_before_the_training(error_of, monkeypatch):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
-    line = error_of("fit", *TINY, "--model.compile", "true")
-    assert line.startswith("error: torch's compiler needs a C++ compiler, and none is there: install g++")
-    assert line.endswith("; or train without it, by --model.compile false")
-
-
 def test_a_machine_without_a_c_compiler_for_its_gpu_is_told(capsys):
     with pytest.raises(SystemExit), plain_output():
         raise RuntimeError("backend='inductor' raised:\nRuntimeError: Failed to find C compiler. Please specify via CC")

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from vit.data.module import ImageDataModule, ImageSet
-from vit.inference import check_compiler
-from vit.model.decoder_block import DecoderBlock
-from vit.model.encoder_block import EncoderBlock
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
+from vit.training.compilation import blocks_of, compile_for_training
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
@@ -179,27 +177,13 @@ class Objective(LightningModule, ABC):
         }
 
     def configure_model(self) -> None:
-        """Shard the blocks if the strategy does so, then compile them; a second call does nothing.
-
-        Raises:
-            ValueError: If the blocks are to be compiled for a CPU, and there is no C++ compiler.
-        """
-        blocks = [module for module in self.network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+        """Shard the blocks if the strategy does so, then compile the network; a second call does nothing."""
         if self.device_mesh is not None and not hasattr(self.network, "unshard"):
-            for module in (*blocks, self.network):
+            for module in (*blocks_of(self.network), self.network):
                 fully_shard(module, mesh=self.device_mesh["data_parallel"])
-        if self.hparams.get("compile") and blocks[0]._compiled_call_impl is None:
+        if self.hparams.get("compile"):
             device = self.device if self._trainer is None else self.trainer.strategy.root_device
-            if device.type == "cpu":
-                self._check_compiler()
-            for block in blocks:
-                block.compile()
-
-    def _check_compiler(self) -> None:
-        try:
-            check_compiler()
-        except ValueError as error:
-            raise ValueError(f"{error}; or train without it, by --model.compile false") from None
+            compile_for_training(self.network, device)
 
     def configure_callbacks(self) -> list[Callback]:
         """Return the moving average of the weights, if ``ema_decay`` asks for it.

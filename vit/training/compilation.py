@@ -1,0 +1,37 @@
+"""Compilation of a network for its training by torch.compile."""
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from vit.inference import check_compiler
+from vit.model.decoder_block import DecoderBlock
+from vit.model.encoder_block import EncoderBlock
+
+
+def blocks_of(network: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a network, in the order of its modules."""
+    return [module for module in network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+
+
+def compile_for_training(network: nn.Module, device: torch.device) -> None:
+    """Compile a network in place, at its first step: as a whole for a CPU, block by block if it is sharded or on a GPU.
+
+    On a CPU, casts, norms and copies take as long as the products of a small model, and the whole model gives the
+    compiler more of them to join. On a GPU, all blocks share one program, so that a deep model starts soon.
+
+    Without a C++ compiler, the network for a CPU stays as it is, and a line says so. A second call does nothing.
+    """
+    is_whole = device.type == "cpu" and not isinstance(network, FSDPModule)
+    parts = [network] if is_whole else blocks_of(network)
+    if any(part._compiled_call_impl is not None for part in parts):
+        return
+    if device.type == "cpu":
+        try:
+            check_compiler()
+        except ValueError as error:
+            rank_zero_only(print)(f"the training is not compiled, so its steps take longer: {error}", flush=True)
+            return
+    for part in parts:
+        part.compile(dynamic=False)  # a program for each number of tokens: one for all numbers is slower
