@@ -32,6 +32,7 @@ from claims_training import FAILS, HOLDS, OPEN
 from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
 
 from vit.support.checks import check_positive
+from vit.support.markdown import markdown_table
 
 Cells = dict[str, Any]
 SEEDS = [0, 1, 2]
@@ -42,6 +43,7 @@ class Claim:
     """An experiment about one or several sentences.
 
     Args:
+        title: The heading of its section in docs/claims.md.
         settings: What is compared, by name.
         measure: Trains a model of a setting from a seed, and returns what is kept of it.
         rows: Returns what docs/claims.md says of each sentence, given all cells.
@@ -49,6 +51,7 @@ class Claim:
         draw: Draws them into a file; None for no picture.
     """
 
+    title: str
     settings: dict[str, dict[str, Any]]
     measure: Callable[[dict[str, Any], int], dict[str, Any]]
     rows: Callable[[Cells], list[dict[str, str]]]
@@ -58,9 +61,15 @@ class Claim:
 
 CLAIMS = {
     "reach": Claim(
-        claims_reach.SETTINGS, claims_reach.measure, claims_reach.rows, claims_reach.table, claims_figures.draw_reach
+        "Places far apart",
+        claims_reach.SETTINGS,
+        claims_reach.measure,
+        claims_reach.rows,
+        claims_reach.table,
+        claims_figures.draw_reach,
     ),
     "rivals": Claim(
+        "Attention, convolution and recurrence",
         claims_rivals.SETTINGS,
         claims_rivals.measure,
         claims_rivals.rows,
@@ -68,20 +77,38 @@ CLAIMS = {
         claims_figures.draw_rivals,
     ),
     "scale": Claim(
-        claims_scale.SETTINGS, claims_scale.measure, claims_scale.rows, claims_scale.table, claims_figures.draw_scale
+        "Scale",
+        claims_scale.SETTINGS,
+        claims_scale.measure,
+        claims_scale.rows,
+        claims_scale.table,
+        claims_figures.draw_scale,
     ),
-    "norms": Claim(claims_norms.SETTINGS, claims_norms.measure, claims_norms.rows, claims_norms.table),
-    "order": Claim(claims_order.SETTINGS, claims_order.measure, claims_order.rows, claims_order.table),
     "quality": Claim(
+        "Wrong labels and corrupted images",
         claims_quality.SETTINGS,
         claims_quality.measure,
         claims_quality.rows,
         claims_quality.table,
         claims_figures.draw_quality,
     ),
-    "heads": Claim(claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
-    "objects": Claim(claims_objects.SETTINGS, claims_objects.measure, claims_objects.rows, claims_objects.table),
+    "order": Claim(
+        "What follows, and a prefix",
+        claims_order.SETTINGS,
+        claims_order.measure,
+        claims_order.rows,
+        claims_order.table,
+    ),
+    "heads": Claim("Heads", claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
+    "objects": Claim(
+        "What heads relate",
+        claims_objects.SETTINGS,
+        claims_objects.measure,
+        claims_objects.rows,
+        claims_objects.table,
+    ),
     "routed": Claim(
+        "Chosen heads",
         claims_routed.SETTINGS,
         claims_routed.measure,
         claims_routed.rows,
@@ -89,7 +116,19 @@ CLAIMS = {
         claims_figures.draw_routed,
     ),
     "cost": Claim(
-        claims_cost.SETTINGS, claims_cost.measure, claims_cost.rows, claims_cost.table, claims_figures.draw_cost
+        "Time and memory",
+        claims_cost.SETTINGS,
+        claims_cost.measure,
+        claims_cost.rows,
+        claims_cost.table,
+        claims_figures.draw_cost,
+    ),
+    "norms": Claim(
+        "Residual connections and norms",
+        claims_norms.SETTINGS,
+        claims_norms.measure,
+        claims_norms.rows,
+        claims_norms.table,
     ),
 }
 
@@ -164,11 +203,20 @@ def measured(name: str) -> Cells:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def counts() -> str:
-    """Return how many sentences have which answer, as a sentence."""
-    found = Counter(row["answer"] for name, claim in CLAIMS.items() for row in claim.rows(measured(name)))
+def overview() -> str:
+    """Return how many sentences have which answer, and a table of all, linked to their sections."""
+    rows = [(claim, row) for name, claim in CLAIMS.items() for row in claim.rows(measured(name))]
+    found = Counter(row["answer"] for _, row in rows)
     some = ", ".join(f'{found[answer]} "{answer}"' for answer in (HOLDS, FAILS, OPEN))
-    return f"Of {found.total()} sentences, the answer is {some}."
+    table = [
+        {
+            "about": f"[{claim.title}](#{claim.title.lower().replace(',', '').replace(' ', '-')})",
+            "sentence": row["sentence"],
+            "answer": row["answer"],
+        }
+        for claim, row in rows
+    ]
+    return f"Of {len(rows)} sentences, the answer is {some}.\n\n{markdown_table(table)}"
 
 
 if __name__ == "__main__":

@@ -607,7 +607,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *(planned_memory, planned_steps, released_accuracy, glossary, methods, kinds),
     )
 } | {
-    "claims": claims.counts,
+    "claims": claims.overview,
     **{f"claims_{name}": partial(answers_of, name) for name in claims.CLAIMS if claims.measured(name)},
 }
 

@@ -1,6 +1,8 @@
 """The experiments about sentences of the literature, at a size that takes a second, and their answers."""
 
 import json
+import re
+from pathlib import Path
 
 import claims
 import claims_cost
@@ -18,6 +20,7 @@ import records
 import torch
 from claims_training import FAILS, HOLDS, OPEN, difference
 
+ROOT = Path(__file__).parents[2]
 TINY = {
     "reach": "convolution, depth 2, shuffled labels",
     "rivals": "convolution, 50 images",
@@ -252,12 +255,22 @@ def test_a_sentence_begins_with_its_answer_and_its_numbers_stand_below():
     assert claims.answers([]) == "No sentence has all its numbers yet."
 
 
-def test_answers_are_counted(monkeypatch, tmp_path):
+def test_the_overview_counts_the_answers_and_links_each_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
-    assert claims.counts().startswith("Of 0 sentences")
+    assert claims.overview().startswith("Of 0 sentences")
     cells = wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9})
     (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
-    assert claims.counts() == 'Of 2 sentences, the answer is 1 "holds here", 0 "does not hold here", 1 "cannot tell".'
+    first, _, _, _, *rows = claims.overview().splitlines()
+    assert first == 'Of 2 sentences, the answer is 1 "holds here", 0 "does not hold here", 1 "cannot tell".'
+    assert [row.split(" | ")[2].strip(" |") for row in rows] == [row["answer"] for row in claims_norms.rows(cells)]
+    assert all(row.startswith("| [Residual connections and norms](#residual-connections-and-norms)") for row in rows)
+
+
+def test_each_experiment_has_a_section_of_its_title_in_the_order_of_the_overview():
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs/claims.md").read_text(), re.MULTILINE)
+    assert [heading for heading in headings if heading != "Measure again"] == [
+        each.title for each in claims.CLAIMS.values()
+    ]
 
 
 def test_a_sentence_without_all_its_numbers_has_no_row():

@@ -18,6 +18,7 @@ from vit.training.compilation import blocks_of, compile_for_training
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
+from vit.training.kept_memory import keep_freed_memory
 from vit.training.loader_batches import BroughtBatches
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, ProgressSchedule, TrainingLength, learning_rate_factor
@@ -205,6 +206,8 @@ class Objective(LightningModule, ABC):
         Raises:
             ValueError: If a setting is a share of the training, and the training has no end.
         """
+        if self.device.type == "cpu":
+            keep_freed_memory()
         # Not in configure_optimizers: there, TrainingLength would make Lightning build the loader before it restores
         # the position in the epoch.
         self.length = TrainingLength(self.trainer)
