@@ -161,6 +161,10 @@ def draw_quality(cells: dict[str, Any], path: Path) -> None:
         for share, values in known.items():
             axes.scatter([share] * len(values), values, color=color, s=14)
         axes.plot(list(known), [sum(values) / len(values) for values in known.values()], color=color, label=name)
+        asked = claims_quality.ASKED
+        without = [100 * value for value in claims_quality.clean(cells, f"{name}, {asked:.0%} left out")]
+        label = f"{name}, these images left out"
+        axes.scatter([100 * asked] * len(without), without, s=24, facecolors="none", edgecolors=color, label=label)
     axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")
     axes.legend()
     figure.savefig(path)

@@ -281,12 +281,14 @@ def generation_sentence(cell: dict[str, Any]) -> str:
 
 def shares_table(cells: list[dict[str, Any]], part: str) -> str:
     """Return each share that a part of the cells has, in percent: mean and deviation over trainings."""
-    names = {"reading": "digits", "peaks": "map"}
+    what, share = {
+        "reading": ("digits", "texts without a mistake, %"),
+        "peaks": ("map", "steps that hit their digit, %"),
+    }[part]
     rows = [
-        {names[part]: name, "%": plus_minus([100 * cell[part][name] for cell in cells], ".1f")}
-        for name in cells[0][part]
+        {what: name, share: plus_minus([100 * cell[part][name] for cell in cells], ".1f")} for name in cells[0][part]
     ]
-    return markdown_table(rows, right={"%"})
+    return markdown_table(rows, right={share})
 
 
 def pruning_table(cells: list[dict[str, Any]]) -> str:

@@ -42,7 +42,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     axes.set(
         title=f"Training with few heads, and pruning to few, after {steps:,} steps",
         xlabel="heads in each layer",
-        ylabel="test accuracy, %",
+        ylabel=f"accuracy on {trained[0]['examined']:,} test images, %",
     )
     axes.set_ylim(bottom=0)
     axes.legend()

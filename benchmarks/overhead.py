@@ -1,9 +1,9 @@
 """Overhead of training through Lightning: the share of an epoch that is not forward, backward and step.
 
-Trains the same model at the same batch size twice, in alternating rounds in one process: through Lightning with
-the data path, augmentation, logging and callbacks of a real run, and in a bare loop on one fixed batch. Validation and
-checkpoints are left out of both. A cell is a precision and a device; it is written to overhead.json and overhead.md, in
-place of an older one.
+Trains the same model at the same batch size, in alternating rounds in one process: through Lightning with the data
+path, augmentation, logging and callbacks of a real run, the same compiled, and in a bare loop on one fixed batch. The
+seconds of compiling, validation and checkpoints are left out. A cell is a precision and a device; it is written to
+overhead.json and overhead.md, in place of an older one.
 
     python benchmarks/overhead.py [--rounds 5] [--batches 48] [--output benchmarks/results]
 """
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ AUGMENTATION = {"crop_padding": 4, "flip": True}
 REPORT = """# Training through Lightning against a bare loop
 
 The model of configs/cifar10_quick.yaml on all patches, AdamW, batches of 128: through Lightning with data path,
-augmentation, logging and callbacks, and in a loop of forward, backward and step on one fixed batch. Validation and
-checkpoints are left out of the measurement, and a real run has both between its epochs. The two take turns in one
-process; numbers are medians over the rounds, with quartiles.
+augmentation, logging and callbacks, the same with `compile: true`, and in a loop of forward, backward and step on one
+fixed batch. The seconds of compiling, validation and checkpoints are left out of the measurement. The three take turns
+in one process; numbers are medians over the rounds, with quartiles.
 """
 
 
@@ -68,13 +69,14 @@ class Clock(Callback):
         self.seconds = time.perf_counter() - getattr(self, "start", 0.0)
 
 
-def through_lightning(batches: int, precision: str) -> float:
+def through_lightning(batches: int, precision: str, compile: bool = False) -> float:
     """Return the images per second through Lightning."""
+    torch.compiler.reset()  # or models of earlier rounds count towards the limit of programs
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        return _fit(batches, precision, Path(folder))
+        return _fit(batches, precision, Path(folder), compile)
 
 
-def _fit(batches: int, precision: str, folder: Path) -> float:
+def _fit(batches: int, precision: str, folder: Path, compile: bool) -> float:
     data = RandomImages(batch_size=BATCH, val_fraction=0.0, **AUGMENTATION)
     record = RunRecord(folder, {"data": "noise"}, "", {})
     clock = Clock()
@@ -92,7 +94,7 @@ def _fit(batches: int, precision: str, folder: Path) -> float:
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    trainer.fit(ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, **MODEL), datamodule=data)
+    trainer.fit(ViTClassifier(mean=[0.5] * 3, std=[0.25] * 3, compile=compile, **MODEL), datamodule=data)
     return batches * BATCH / clock.seconds
 
 
@@ -142,15 +144,19 @@ def _readable(training: str, row: dict[str, Any]) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure both in turn, write the cell, and print all cells."""
+    """Measure them in turn, write the cell, and print all cells."""
     parser = command_line(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
     parser.add_argument("--batches", type=int, default=48, help="batches of 128 images per measurement")
     options = parser.parse_args(arguments)
     precision = fastest_precision("auto")
     cell = provenance()
-    speeds: dict[str, list[float]] = {"Lightning": [], "bare loop": []}
-    measures = {"Lightning": through_lightning, "bare loop": bare_loop}
+    measures = {
+        "Lightning": through_lightning,
+        "Lightning, compiled": partial(through_lightning, compile=True),
+        "bare loop": bare_loop,
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in measures}
     for turn in range(options.rounds):
         for name in measures if turn % 2 == 0 else reversed(measures):
             speeds[name].append(measures[name](options.batches, precision))

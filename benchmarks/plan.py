@@ -169,8 +169,12 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     )
     for axes, (cost, column) in zip(of_image, itertools.product(costs, columns), strict=True):
         (key, unit, cost_label, color), (part, places, names, label) = cost, column
-        axes.plot(places, [row[key] / unit for row in growth[part].values()], "o-", color=color)
+        heights = [row[key] / unit for row in growth[part].values()]
+        axes.plot(places, heights, "o-", color=color)
+        for place, height in zip(places, heights, strict=True):
+            axes.annotate(f"{height:,.3g}", (place, height), xytext=(-6, 4), textcoords="offset points", ha="right")
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel=cost_label)
+        axes.margins(x=0.15, y=0.15)
         axes.set_xticks(places, names)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()

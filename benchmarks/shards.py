@@ -308,7 +308,8 @@ def draw_start(cell: dict[str, Any], path: Path) -> None:
         strict=True,
     ):
         axes.plot([row["images"] for row in rows], [row[key] for row in rows], "o-", color=color)
-        axes.set(xscale="log", ylim=0, xlabel="images in shards", ylabel=label)
+        top = 1.1 * max(row[key] for row in rows)
+        axes.set(xscale="log", ylim=(0, top), xlabel="images in shards", ylabel=label)
         axes.set_xticks([row["images"] for row in rows], [f"{row['images']:,}" for row in rows])
         axes.minorticks_off()
     figure.savefig(path)

@@ -16,6 +16,8 @@ from records import RESULTS
 TRAIN = Path(__file__).parents[1] / "train.py"
 
 
+# torch.compile otherwise takes programs of earlier runs from a cache, which a first run does not have.
+COMPILES_ANEW = "TORCHINDUCTOR_FORCE_DISABLE_CACHES"
 # What a result keeps of a training that it uses.
 FACTS = ("test_accuracy", "seed", "steps", "seconds", "parameters", "command")
 
@@ -35,7 +37,8 @@ def train(name: str, arguments: list[str], threads: int | None = None) -> dict[s
     Raises:
         TrainingError: If the run fails.
     """
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", COMPILES_ANEW: "1"}
+    environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
     started = [sys.executable, str(TRAIN), "fit", *arguments]
     last, folder = "no output", None
     with subprocess.Popen(

@@ -55,12 +55,13 @@ class AtAnySize(nn.Module):
 
 
 def test_every_row_has_all_columns_and_each_cell_of_ours_names_files_of_tests():
-    assert [len(table[0]) for table in TABLES] == [6, 4]
+    tried = TABLES[:-1]
+    assert [len(table[0]) for table in TABLES] == [*[6] * len(tried), 4]
     for table in TABLES:
         assert {len(row) for row in table} == {len(table[0])}
         assert all(all(row) for row in table[2:])
-    assert TABLES[0][0][1] == "vit"
-    for row in TABLES[0][2:]:
+    assert {table[0][1] for table in tried} == {"vit"}
+    for row in [row for table in tried for row in table[2:]]:
         linked = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", row[1])
         assert linked, row[0]
         assert all("\ndef test_" in (PAGE.parents[1] / file).read_text() for file in linked)

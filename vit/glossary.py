@@ -100,7 +100,7 @@ HEADS = {
     "sink": Word(
         "One token gets more than 0.3 of all attention of the head",
         "Gu et al. 2025",
-        "The value of that token is often short: compare the map of the head with that of the method value",
+        "Often that token carries little: compare the map of the head with that of the method value, which counts it",
     ),
     "positional": Word(
         "More than 0.9 of the attention is the same for all images, or most patches attend to one offset",
@@ -123,13 +123,14 @@ HEADS = {
 EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
-        "The weights by which a token mixes the values of all tokens; their sum is 1", "softmax(q k / sqrt d)"
+        "The weights by which a token mixes the values of other tokens; by a softmax, they are positive and sum to 1",
+        "softmax(q k / sqrt d)",
     ),
     "class": Word("One of the model's possible answers"),
     "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
-    "layer": Word("Attention, then an MLP, each adding to every token; numbered from 0"),
+    "layer": Word("A block: attention, then an MLP, each adding to every token; numbered from 0"),
     "logit": Word("The number of a class before the softmax; a difference of 1 is a factor of 2.7 in probability"),
     "patch": Word("A rectangle of pixels that becomes one token"),
     "probability": Word("The share of a class after the softmax; a frequency only if the model is calibrated"),

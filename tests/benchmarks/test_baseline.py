@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import baseline
@@ -156,8 +157,10 @@ def test_a_grid_reads_no_test_image_and_the_strongest_recipe_takes_its_best(fold
     for cell, value in zip(cells.values(), (0.1, 0.3, 0.2), strict=True):
         cell["val_accuracy"] = value
     path.write_text(json.dumps(cells))
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
     main([*arguments, "--seeds", "5"])
     (cell,) = json.loads((tmp_path / "accuracy.json").read_text()).values()
+    assert cell["compiled"]
     assert cell["settings"]["lr"] == 2e-3
     assert cell["lr_grid"] == {"0.001": 0.1, "0.002": 0.3, "0.004": 0.2}
     assert "by validation accuracy the best of 0.001 (10.0 %), 0.002 (30.0 %)" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, of_timm, of_transformers, of_vit_pytorch, ours, randomised
 from tests.capture.around import Around
 from vit.capture import capture_attention, examine
+from vit.capture.last_tokens import by_image
 from vit.explain import METHODS, explain
 from vit.explain.maps import Subject, signed_map
 
@@ -177,3 +178,11 @@ def test_usual_heads_read_the_last_tokens_alone(make, dtype):
     model = randomised(make()).to(dtype)
     images = IMAGES if "dino" not in str(type(model)) else IMAGES[..., :8].repeat(1, 1, 2, 1)[:, :, :8]
     assert not examine(model, images.to(dtype)).reads_more
+
+
+def test_a_result_is_read_image_by_image_along_the_first_or_the_second_axis():
+    tokens_first = torch.arange(30).reshape(5, 2, 3)
+    assert torch.equal(by_image(tokens_first, 2), tokens_first.transpose(0, 1))
+    assert torch.equal(by_image(tokens_first.transpose(0, 1), 2), tokens_first.transpose(0, 1))
+    assert by_image(torch.zeros(5, 3, 2), 2) is None
+    assert by_image(torch.zeros(5), 2) is None

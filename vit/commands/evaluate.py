@@ -114,8 +114,9 @@ def _tell_of_seen(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -
     """
     import vit.data
     from vit.analysis.labelled import is_split_of_training
-    from vit.data.labelled_files import LabelledFiles, tell
+    from vit.data.labelled_files import LabelledFiles
     from vit.data.module import SPLIT
+    from vit.support.first_process import tell
 
     of_data, split = noted.get("data", {}), noted.get(SPLIT)
     kind, arguments = of_data.get("class_path", "").rpartition(".")[2], of_data.get("init_args", {})

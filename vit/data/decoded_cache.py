@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.image_files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
-from vit.data.lightning_parts import rank_zero_only
 from vit.support.files import cache_folder, replacing, sweep
+from vit.support.first_process import tell
 from vit.support.progress import progress
 
 DECODE_BATCH = 256
@@ -75,9 +75,8 @@ def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_image
     files.notes.update((files.paths[index], found) for index, found in notes.items())
     if not unreadable:
         return images, files
-    rank_zero_only(print)(
-        f"left out {len(unreadable):,} of {len(files):,} files:", *name_unreadable(unreadable), sep="\n  "
-    )
+    said = f"left out {len(unreadable):,} of {len(files):,} files:"
+    tell("\n  ".join([said, *name_unreadable(unreadable)]))
     return images, files.without(unreadable)
 
 

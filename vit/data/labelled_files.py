@@ -17,7 +17,6 @@ from vit.data.formats import MAX_PIXELS
 from vit.data.identical import Duplicates, Identical, find_identical
 from vit.data.image_files import ImageFiles, stored_size
 from vit.data.inventory import Inventory, describe_identical
-from vit.data.lightning_parts import rank_zero_only
 from vit.data.module import ImageDataModule, ImageSet, Stage
 from vit.data.shard_files import Members
 from vit.data.survey import Survey, survey
@@ -29,6 +28,7 @@ from vit.support.checks import (
     check_share,
     check_size,
 )
+from vit.support.first_process import tell
 
 # The files of a split, and the class number, the row of 0 and 1, or the row of tokens of each.
 LabelledPaths = tuple[list[Path] | Members, list[int] | np.ndarray | list[list[int]] | list[list[float]]]
@@ -257,12 +257,6 @@ class LabelledFiles(ImageDataModule, ABC):
     def _shows_a_part(self, labels: Tensor) -> bool:
         """Return whether some classes that a trained model knows have no images."""
         return self.known_classes is not None and min(_count(labels, self.num_classes)) == 0
-
-
-@rank_zero_only
-def tell(line: str) -> None:
-    """Print a line, in the first process only."""
-    print(line, flush=True)
 
 
 def _count(labels: Tensor, num_classes: int) -> list[int]:

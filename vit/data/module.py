@@ -12,7 +12,7 @@ from vit.data.corrupt import Corrupted, check_corruptions, make_worse
 from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.image_set import ImageSet
-from vit.data.lightning_parts import LightningDataModule, rank_zero_only
+from vit.data.lightning_data_module import LightningDataModule
 from vit.data.loader import BatchLoader, MemoryLoader, StreamLoader
 from vit.data.sampler import BatchSampler
 from vit.data.split import Stage, fold_numbers, stratify
@@ -27,6 +27,7 @@ from vit.support.checks import (
     check_share_range,
 )
 from vit.support.class_names import name_classes
+from vit.support.first_process import tell
 
 Policy = Literal["none", "randaugment", "trivialaugment"]
 Balance = Literal["none", "sampling", "loss"]
@@ -177,7 +178,7 @@ class ImageDataModule(LightningDataModule):
         if self.folds is not None:
             if "test" in sets:
                 left_out = f"{len(sets['test'].labels):,} test images that the data name"
-                rank_zero_only(print)(f"{left_out} are left out: the folds are parts of the others")
+                tell(f"{left_out} are left out: the folds are parts of the others")
             sets = self._take_fold(sets["train"])
         if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)

@@ -5,9 +5,10 @@ from typing import Any, get_args
 
 from vit.data.csv_rows import check_there, read_rows
 from vit.data.folder import SPLIT_NAMES
-from vit.data.labelled_files import LabelledFiles, LabelledPaths, tell
+from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.support.class_names import match_classes
+from vit.support.first_process import tell
 from vit.support.printable import list_names, printable
 
 OPTIONAL = ("label", "split", "group")  # columns, beside those of classes

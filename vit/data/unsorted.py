@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader
 from vit.data.formats import MAX_PIXELS
 from vit.data.image_files import ImageFiles, Item, collate_readable, decode, stored_size
 from vit.data.inventory import inventory_of_folder
-from vit.data.labelled_files import tell
 from vit.data.module import ImageDataModule
 from vit.data.search import Found, search
 from vit.support.checks import check_positive_int, check_positive_share
+from vit.support.first_process import tell
 
 
 class UnsortedImages(ImageDataModule):

@@ -87,12 +87,13 @@ def draw_model(
         stride = f"{p} pixels" if p == q else f"{p} rows, {q} columns"
         title = f"{embed.num_patches} patches of {p} x {q} pixels,\nwith a stride of {stride}"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each\ninto a token: a row")
+        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each into a\ntoken, a row (red above 0)")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
         *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
-        _show(seen, _attended(model, last, pixels), "attention of the last block,\nmean of its heads")
+        reader = "the class token attends" if model.config["class_token"] else "patches attend"
+        _show(seen, _attended(model, last, pixels), f"where {reader} to\nin the last block, mean of heads")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)

@@ -7,8 +7,8 @@ from typing import Any
 
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 
-from vit.data.labelled_files import tell
 from vit.data.module import SPLIT, ImageDataModule
+from vit.support.first_process import tell
 
 CHANGED = (
     "note: the split has changed since the training, so {} images may include images that the model was trained on: "

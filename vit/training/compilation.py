@@ -1,13 +1,13 @@
 """Compilation of a network for its training by torch.compile."""
 
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from vit.inference import check_compiler
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
+from vit.support.first_process import tell
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
@@ -31,7 +31,7 @@ def compile_for_training(network: nn.Module, device: torch.device) -> None:
         try:
             check_compiler()
         except ValueError as error:
-            rank_zero_only(print)(f"the training is not compiled, so its steps take longer: {error}", flush=True)
+            tell(f"the training is not compiled, so its steps take longer: {error}")
             return
     for part in parts:
         part.compile(dynamic=False)  # a program for each number of tokens: one for all numbers is slower

@@ -24,6 +24,7 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
         raise ValueError(f"{len(images)} images do not fit a result of {len(result.divergence)}: give the same images")
     first, last = result.layers[0], result.layers[-1]
     before = f"attention\nof layer {first}" if first == last else f"rollout\nof layers {first} to {last}"
+    after = f"adversarial\n{before.split()[0]}"
     sheet = Sheet(
         images.shape[-2:],
         rows=len(images),
@@ -34,7 +35,7 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
     )
     cells = result.anatomy.cells
     pictures = [overlay(images, maps.clamp(min=0), cells=cells) for maps in result.maps()]
-    for column, title in enumerate((before, "adversarial"), start=1):
+    for column, title in enumerate(("image", before, after)):
         sheet.write_above(column, title)
     for row, image in enumerate(images):
         sheet.show(image, row, 0)

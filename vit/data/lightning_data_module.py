@@ -1,14 +1,11 @@
-"""What data modules take from Lightning: their base class, and a decorator that lets only the first process print.
+"""The base class of data modules.
 
 Without Lightning there is no Trainer, but images can still be read: for analysis, for features, and for a training loop
 of your own.
 """
 
-from collections.abc import Callable
-
 try:
     from lightning import LightningDataModule
-    from lightning.pytorch.utilities import rank_zero_only
 except ModuleNotFoundError as error:
     if error.name != "lightning":
         raise
@@ -24,9 +21,5 @@ except ModuleNotFoundError as error:
         def save_hyperparameters(self) -> None:
             """Do nothing: there is no checkpoint to note them in."""
 
-    def rank_zero_only(function: Callable) -> Callable:
-        """Return the function: there is one process."""
-        return function
 
-
-__all__ = ["LightningDataModule", "rank_zero_only"]
+__all__ = ["LightningDataModule"]
