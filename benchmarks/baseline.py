@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor.config
 import torch.nn.functional as F
 from accuracy import cell_name, check_comparable, origins, report
 from records import command_line, is_measured, machine, provenance, write_cell
 from side_by_side import DEVICE, autocast
 from timm_recipes import RECIPES, Recipe
 from torch import Tensor, nn
+from torch._inductor.utils import fresh_cache
 from torch.utils.data import DataLoader, Dataset
 
 from vit.commands.training_cli import fastest_precision
@@ -148,9 +148,9 @@ def measure(
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
     model = make_model(recipe, dtype)
     if compile:
-        torch._inductor.config.force_disable_caches = True  # as in training_runs.py
         model.compile(dynamic=False)
-    trained = train(model, sets["train"], 60 * minutes, dtype, rate, recipe)
+    with fresh_cache():  # torch.compile starts without programs of earlier runs
+        trained = train(model, sets["train"], 60 * minutes, dtype, rate, recipe)
     scores: dict[str, Any] = {}
     for part in parts:
         scores[f"{part}_accuracy"], both = accuracies(model, sets[part], dtype, recipe)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, as_completed
 from pathlib import Path
@@ -16,8 +17,6 @@ from records import RESULTS
 TRAIN = Path(__file__).parents[1] / "train.py"
 
 
-# torch.compile otherwise takes programs of earlier runs from a cache, which a first run does not have.
-COMPILES_ANEW = "TORCHINDUCTOR_FORCE_DISABLE_CACHES"
 # What a result keeps of a training that it uses.
 FACTS = ("test_accuracy", "seed", "steps", "seconds", "parameters", "command")
 
@@ -37,13 +36,14 @@ def train(name: str, arguments: list[str], threads: int | None = None) -> dict[s
     Raises:
         TrainingError: If the run fails.
     """
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", COMPILES_ANEW: "1"}
-    environment |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     started = [sys.executable, str(TRAIN), "fit", *arguments]
     last, folder = "no output", None
-    with subprocess.Popen(
-        started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
-    ) as process:
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with (
+        tempfile.TemporaryDirectory() as programs,  # torch.compile starts without those of earlier runs
+        subprocess.Popen(started, env=environment | {"TORCHINDUCTOR_CACHE_DIR": programs}, **output) as process,
+    ):
         for line in process.stdout:
             print(f"{name}: {line}", end="", file=sys.stderr, flush=True)
             last = line.strip() or last
