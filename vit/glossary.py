@@ -132,6 +132,7 @@ EVERYWHERE = {
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
     "layer": Word("A block: attention, then an MLP, each adding to every token; numbered from 0"),
     "logit": Word("The number of a class before the softmax; a difference of 1 is a factor of 2.7 in probability"),
+    "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),
     "probability": Word("The share of a class after the softmax; a frequency only if the model is calibrated"),
     "register": Word("A token without a patch, in which the model keeps what it needs", "Darcet et al. 2024"),

@@ -45,19 +45,19 @@ def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_oth
     [
         (
             {0: 0.5, 1: 0.1, 2: 0.8},
-            "Layer 1 needs its attention most: without its heads, 10.0\u00a0% are left. "
-            "Layer 2 needs its attention least: without its heads, 80.0\u00a0% are left.",
+            "Layer 1 needs its attention most: without its heads, the model is right on 10.0\u00a0%. "
+            "Layer 2 needs its attention least: without its heads, the model is right on 80.0\u00a0%.",
         ),
         (
             {0: 0.25, 1: 0.24, 2: 0.8},
             "Layers 0 and 1 need their attention most and cannot be told apart: without the heads of one, "
-            "25.0\u00a0% and 24.0\u00a0% are left. Layer 2 needs its attention least",
+            "the model is right on 25.0\u00a0% and 24.0\u00a0%. Layer 2 needs its attention least",
         ),
         ({0: 0.2, 1: 0.8, 2: 0.79}, "Layers 1 and 2 need their attention least and cannot be told apart: without"),
         (
             {0: 0.5, 1: 0.49, 2: 0.51},
-            "Layers 0, 1 and 2 cannot be told apart: without the heads of one, 50.0\u00a0%, 49.0\u00a0% and "
-            "51.0\u00a0% are left, in this order.",
+            "Layers 0, 1 and 2 cannot be told apart: without the heads of one, the model is right on 50.0\u00a0%, "
+            "49.0\u00a0% and 51.0\u00a0%, in this order.",
         ),
     ],
 )
@@ -74,7 +74,7 @@ def test_layers_within_their_interval_cannot_be_told_apart(subject, tmp_path, mo
     monkeypatch.setattr(needed.charts, "draw_layers", lambda curves, anywhere, path: drawn.append(anywhere))
     answer = needed.which_layers_need_their_heads(subject, tmp_path)
     assert expected in answer.found
-    assert "Without 5 random heads of all layers, 50.0\u00a0% are left" in answer.control
+    assert "Without 5 random heads of all layers, the model is right on 50.0\u00a0%" in answer.control
     assert drawn == [0.5]  # which the figure shows as well
     assert [sum(len(set(heads)) for heads in each.values()) for each in pruned] == [5, 5, 5]
     assert len({str(sorted(each.items())) for each in pruned}) == 3

@@ -16,9 +16,9 @@ def compiled(monkeypatch):
     """A classifier that is compiled without a C++ compiler, and counts its programs from zero."""
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
-    counters.clear()
     classifier = ViTClassifier(compile=True, patch_drop=0.5, **SIZES)
     classifier.configure_model()
+    counters.clear()  # of the small function that is compiled first
     yield classifier
     torch._dynamo.reset()
 
@@ -69,10 +69,11 @@ def test_blocks_share_a_program_where_they_are_compiled_one_by_one(monkeypatch):
     assert all(block._compiled_call_impl is not None for block in blocks_of(network))
 
 
-def test_a_second_call_compiles_nothing_anew(compiled):
+def test_a_second_call_compiles_nothing_anew_and_says_nothing(compiled, capsys):
     before = compiled.network._compiled_call_impl
     compiled.configure_model()
     assert compiled.network._compiled_call_impl is before
+    assert not capsys.readouterr().out
 
 
 def test_a_machine_without_a_compiler_trains_uncompiled_and_says_so(monkeypatch, capsys):
@@ -82,4 +83,21 @@ def test_a_machine_without_a_compiler_trains_uncompiled_and_says_so(monkeypatch,
     assert network._compiled_call_impl is None
     assert capsys.readouterr().out.startswith(
         "the training is not compiled, so its steps take longer: torch's compiler needs a C++ compiler"
+    )
+
+
+def test_a_compiler_that_fails_is_told_and_the_network_stays_as_it_is(monkeypatch, capsys):
+    def failing(function, **_):
+        def call(*_):
+            raise RuntimeError("C++ compile error\n/tmp/x.cpp:1:10: fatal error: Python.h: No such file or directory")
+
+        return call
+
+    monkeypatch.setattr("torch.compile", failing)
+    network = ViTClassifier(**SIZES).network
+    compile_for_training(network, torch.device("cpu"))
+    assert network._compiled_call_impl is None
+    assert capsys.readouterr().out == (
+        "the training is not compiled, so its steps take longer: torch.compile fails on this machine "
+        "(/tmp/x.cpp:1:10: fatal error: Python.h: No such file or directory)\n"
     )

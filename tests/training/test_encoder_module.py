@@ -15,3 +15,10 @@ def test_a_module_built_on_the_meta_device_and_filled_later_normalises_as_any_ot
         other = ViTClassifier(**arguments)
     other.to_empty(device="cpu").load_state_dict(module.state_dict())
     assert_close(other.normalise(images), module.normalise(images), rtol=0, atol=0)
+
+
+def test_every_weight_that_is_trained_gets_a_gradient_with_a_mask_token_too():
+    module = ViTClassifier(mask_token=True, **SMALL)
+    module.training_loss((torch.rand(2, 3, 8, 8), torch.tensor([0, 4]))).backward()
+    assert [name for name, weight in module.named_parameters() if (weight.grad is None) == weight.requires_grad] == []
+    assert not module.network.mask_token.requires_grad

@@ -37,6 +37,7 @@ from vit.support.plotting import (
 
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER, "mixed": ROSE}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
+MOST_NAMED = 8  # lines with a name each; more have a colour bar
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
@@ -124,19 +125,21 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, p
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
-    colors = dark_half(len(curves))
+    colors, are_named = dark_half(len(curves)), len(curves) <= MOST_NAMED
     for layer, points in curves.items():
         count = len(points[-1].removed[layer])
         left = [count - len(point.removed.get(layer, [])) for point in points]
         accuracies = [100 * point.accuracy for point in points]
-        axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer))
+        name = f"layer {layer}" if are_named else None
+        axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer), label=name)
     axes.axhline(100 * anywhere, color=GREY, ls="--", label="without as many random heads")
-    axes.legend()
-    bar = figure.colorbar(colors, ax=axes, label="layer")
+    axes.legend(loc="lower left")
+    if not are_named:
+        _use_integer_ticks(figure.colorbar(colors, ax=axes, label="layer").ax.yaxis)
     axes.set(title="Heads of one layer removed", xlabel="heads left in this layer", ylabel="accuracy, %")
     axes.set_ylim(bottom=0)
     axes.invert_xaxis()
-    _use_integer_ticks(axes.xaxis, bar.ax.yaxis)
+    _use_integer_ticks(axes.xaxis)
     save_figure(figure, path)
 
 

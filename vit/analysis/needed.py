@@ -100,7 +100,8 @@ def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer
     charts.draw_layers(curves, anywhere, folder / "layers.png")
     return Answer(
         f"With all heads, the model is right on {percent(full.accuracy)}. {_layers_apart(without)}",
-        f"Without {count} random heads of all layers, {percent(anywhere)} are left (mean of {CONTROLS} draws).",
+        f"Without {count} random heads of all layers, the model is right on {percent(anywhere)} (mean of {CONTROLS} "
+        "draws).",
         {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
     )
 
@@ -122,18 +123,18 @@ def _layers_apart(without: Mapping[int, PruningPoint]) -> str:
         if len(order) == 1:
             return f"Without the heads of its layer 0, it is right on {shares(order)}."
         return (
-            f"Layers {together(most)} cannot be told apart: without the heads of one, {shares(most)} are left, in this "
-            "order."
+            f"Layers {together(most)} cannot be told apart: without the heads of one, the model is right "
+            f"on {shares(most)}, in this order."
         )
     return f"{_needed(most, 'most', shares(most))} {_needed(least, 'least', shares(least))}"
 
 
 def _needed(layers: Sequence[int], how: str, left: str) -> str:
     if len(layers) == 1:
-        return f"Layer {layers[0]} needs its attention {how}: without its heads, {left} are left."
+        return f"Layer {layers[0]} needs its attention {how}: without its heads, the model is right on {left}."
     return (
         f"Layers {together(layers)} need their attention {how} and cannot be told apart: without the heads of one, "
-        f"{left} are left."
+        f"the model is right on {left}."
     )
 
 

@@ -232,6 +232,7 @@ def plain_output() -> Iterator[None]:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # its table
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # a toolkit of CUDA without a GPU
     try:
         with stoppable(), warnings.catch_warnings():
             for message, category in NOTICES:

@@ -17,11 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.model.decoder_block import DecoderBlock
 from vit.model.embedding import to_pair
-from vit.model.encoder_block import EncoderBlock
 from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
+from vit.training.compilation import blocks_of
 from vit.training.freezing import freeze_blocks
 
 BATCHES = (4, 5)  # batch sizes that are measured: memory is linear in the batch size
@@ -312,8 +311,7 @@ def _flop(module: Objective) -> float:
 
 def _whole_blocks(network: nn.Module) -> int:
     """Return the bytes of the weights that FSDP2 holds whole at one time: two blocks, and all outside of blocks."""
-    blocks = [module for module in network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
-    sizes = [_nbytes([*block.parameters()]) for block in blocks]
+    sizes = [_nbytes([*block.parameters()]) for block in blocks_of(network)]
     return _nbytes([*network.parameters()]) - sum(sizes) + sum(sorted(sizes)[-2:])
 
 

@@ -1,7 +1,7 @@
 """Compilation of a network for its training by torch.compile."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from vit.inference import check_compiler
@@ -9,10 +9,7 @@ from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.first_process import tell
 
-
-def blocks_of(network: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a network, in the order of its modules."""
-    return [module for module in network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+LONGEST = 200  # characters of an error of a compiler
 
 
 def compile_for_training(network: nn.Module, device: torch.device) -> None:
@@ -21,7 +18,7 @@ def compile_for_training(network: nn.Module, device: torch.device) -> None:
     On a CPU, casts, norms and copies take as long as the products of a small model, and the whole model gives the
     compiler more of them to join. On a GPU, all blocks share one program, so that a deep model starts soon.
 
-    Without a C++ compiler, the network for a CPU stays as it is, and a line says so. A second call does nothing.
+    If nothing can be compiled for the CPU, the network stays as it is, and a line says so. A second call does nothing.
     """
     is_whole = device.type == "cpu" and not isinstance(network, FSDPModule)
     parts = [network] if is_whole else blocks_of(network)
@@ -29,9 +26,34 @@ def compile_for_training(network: nn.Module, device: torch.device) -> None:
         return
     if device.type == "cpu":
         try:
-            check_compiler()
+            check_compiles()
         except ValueError as error:
             tell(f"the training is not compiled, so its steps take longer: {error}")
             return
+    tell("torch.compile compiles the first training step, which takes some 20 seconds")
     for part in parts:
         part.compile(dynamic=False)  # a program for each number of tokens: one for all numbers is slower
+
+
+def blocks_of(network: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a network, in the order of its modules."""
+    return [module for module in network.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+
+
+def check_compiles() -> None:
+    """Check that torch.compile works for this CPU, by a small function.
+
+    Raises:
+        ValueError: If there is no C++ compiler, or it lacks something, such as the headers of Python.
+    """
+    check_compiler()
+    try:
+        torch.compile(_double, dynamic=False)(torch.ones(32))
+    except Exception as error:  # torch's compiler, the C++ compiler and the loader have errors of their own
+        lines = [line.strip() for line in str(error).splitlines() if " error: " in line]  # as C++ compilers write it
+        said = (lines or [type(error).__name__])[0][:LONGEST]
+        raise ValueError(f"torch.compile fails on this machine ({said})") from error
+
+
+def _double(numbers: Tensor) -> Tensor:
+    return numbers + numbers

@@ -37,6 +37,8 @@ class EncoderModule(LightningModule):
         self.save_hyperparameters()
         check_choice("init", init, get_args(Init))
         encoder = VisionTransformer(**vit_kwargs)
+        if encoder.mask_token is not None:  # no objective hides patches by it, and DDP would wait for its gradient
+            encoder.mask_token.requires_grad_(False)
         halves = [0.5] * encoder.patch_embed.in_channels
         self._of_channels = {"mean": mean or halves, "std": std or halves}
         for name, numbers in self._of_channels.items():
