@@ -33,7 +33,7 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
         accuracies = values(group, "test_accuracy", 100)
         points.append(
             {
-                "name": recipe if short.count(recipe) == 1 else name.removesuffix(", cpu"),
+                "name": recipe if short.count(recipe) == 1 else name.removesuffix(", cpu" * bool(group[0].get("peer"))),
                 "kind": "peer" if group[0].get("peer") else "measured",
                 "accuracy": statistics.mean(accuracies),
                 "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,

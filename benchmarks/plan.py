@@ -172,7 +172,7 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         heights = [row[key] / unit for row in growth[part].values()]
         axes.plot(places, heights, "o-", color=color)
         for place, height in zip(places, heights, strict=True):
-            axes.annotate(f"{height:,.3g}", (place, height), xytext=(-6, 4), textcoords="offset points", ha="right")
+            axes.annotate(f"{height:,.3g}", (place, height), xytext=(5, -11), textcoords="offset points")
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel=cost_label)
         axes.margins(x=0.15, y=0.15)
         axes.set_xticks(places, names)

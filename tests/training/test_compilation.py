@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch._inductor.config
 from torch._dynamo.utils import counters
 
 from vit.objectives.classify.objective import ViTClassifier
@@ -76,10 +77,10 @@ def test_a_second_call_compiles_nothing_anew_and_says_nothing(compiled, capsys):
     assert not capsys.readouterr().out
 
 
-def test_a_machine_without_a_compiler_trains_uncompiled_and_says_so(monkeypatch, capsys):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+def test_a_machine_without_a_compiler_trains_uncompiled_and_says_so(capsys):
     network = ViTClassifier(**SIZES).network
-    compile_for_training(network, torch.device("cpu"))
+    with torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")}):
+        compile_for_training(network, torch.device("cpu"))
     assert network._compiled_call_impl is None
     assert capsys.readouterr().out.startswith(
         "the training is not compiled, so its steps take longer: torch's compiler needs a C++ compiler"
