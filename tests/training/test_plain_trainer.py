@@ -228,3 +228,10 @@ def test_the_arguments_of_the_data_reach_loggers_and_checkpoints_but_for_those_o
     run.save_checkpoint(tmp_path / "run.ckpt")
     again = Digits.load_from_checkpoint(tmp_path / "run.ckpt")
     assert (again.batch_size, again.augmentation["flip"]) == (64, True)
+
+
+def test_a_training_on_a_cpu_keeps_the_memory_that_its_steps_free(monkeypatch):
+    kept = []
+    monkeypatch.setattr("vit.training.base.keep_freed_memory", lambda: kept.append(True))
+    trainer(max_steps=1).fit(model(), Digits(batch_size=100))
+    assert kept == [True]
