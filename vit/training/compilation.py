@@ -32,7 +32,7 @@ def compile_for_training(network: nn.Module, device: torch.device) -> None:
             return
     tell("torch.compile compiles the first training step, which takes some 20 seconds")
     for part in parts:
-        part.compile(dynamic=False)  # a program for each number of tokens: one for all numbers is slower
+        part.compile(dynamic=False)  # a program for each number of tokens; with patch_drop there are two
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:

@@ -10,8 +10,8 @@ LARGEST = 2**30  # bytes
 def keep_freed_memory() -> bool:
     """Let this process keep what tensors free, up to 1 GiB a tensor; return whether its allocator can.
 
-    glibc gives large tensors back to the system, which clears each page before it hands it out again: in a step on a
-    CPU, some 8,000 pages. The process keeps its memory until it ends. Other allocators stay as they are.
+    glibc gives large tensors back to the system, which clears each page before it hands it out again, in every step of
+    a training on a CPU. The process keeps its memory until it ends. Other allocators stay as they are.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
