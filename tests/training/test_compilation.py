@@ -40,6 +40,9 @@ def test_each_number_of_tokens_has_a_program(compiled):
         compiled.network.patch_drop.rate = rate
         compiled.training_loss(BATCH)
     assert programs() == 2
+    images, labels = BATCH
+    compiled.training_loss((images[:1], labels[:1]))  # no program of any size
+    assert programs() == 3
 
 
 def test_the_gradient_of_a_compiled_step_is_that_of_the_equation(compiled):
