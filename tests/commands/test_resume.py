@@ -177,6 +177,6 @@ def test_the_parts_of_a_run_that_is_resumed_share_its_time(run, folder):
     assert 0 < spent["train"] < 60
     spent["train"] = 99.99  # of 100 seconds
     torch.save(part, "part.ckpt")
-    cli = run(*limited, "--trainer.max_steps", "50", "--ckpt_path", "part.ckpt")
-    assert cli.trainer.global_step < 5
+    cli = run(*limited, "--trainer.max_steps", "1000", "--ckpt_path", "part.ckpt")
+    assert cli.trainer.global_step < 200  # as many steps as 10 ms hold, on any machine; without the shared time 1,000
     assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0
