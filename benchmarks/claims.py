@@ -204,14 +204,13 @@ def measured(name: str) -> Cells:
 
 
 def overview() -> str:
-    """Return how many sentences have which answer, and a table of all, linked to their sections."""
+    """Return how many sentences have which answer, and a table of all, each linked to its section."""
     rows = [(claim, row) for name, claim in CLAIMS.items() for row in claim.rows(measured(name))]
     found = Counter(row["answer"] for _, row in rows)
     some = ", ".join(f'{found[answer]} "{answer}"' for answer in (HOLDS, FAILS, OPEN))
     table = [
         {
-            "about": f"[{claim.title}](#{claim.title.lower().replace(',', '').replace(' ', '-')})",
-            "sentence": row["sentence"],
+            "sentence": f"[{row['sentence']}](#{claim.title.lower().replace(',', '').replace(' ', '-')})",
             "answer": row["answer"],
         }
         for claim, row in rows

@@ -198,9 +198,10 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "sentence": "Loss falls as a power of compute",
             "source": "Kaplan et al. 2020",
             "measured": f"exponent of the loss on the digits over compute: {powers[0]:.2f} ({powers[1]:.2f} to "
-            f"{powers[2]:.2f}); the power misses losses by {statistics.mean(misfits[0]):.0%}",
-            "control": f"a logarithm instead misses them by {statistics.mean(misfits[1]):.0%}; exponent with "
-            f"{SHARES[0]:.1%} of the images: {powers_of_few[0]:.2f} ({powers_of_few[1]:.2f} to {powers_of_few[2]:.2f})",
+            f"{powers[2]:.2f}); the power misses losses by {100 * statistics.mean(misfits[0]):.0f} %",
+            "control": f"a logarithm instead misses them by {100 * statistics.mean(misfits[1]):.0f} %; exponent with "
+            f"{100 * SHARES[0]:.1f} % of the images: {powers_of_few[0]:.2f} ({powers_of_few[1]:.2f} to "
+            f"{powers_of_few[2]:.2f})",
             "answer": is_power(powers, better),
         },
         {

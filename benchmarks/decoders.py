@@ -15,6 +15,7 @@ Letters in the einops patterns: b pictures, t letters, r s rows and columns, c d
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -291,9 +292,8 @@ def shares_table(cells: list[dict[str, Any]], part: str) -> str:
     return markdown_table(rows, right={share})
 
 
-def pruning_table(cells: list[dict[str, Any]]) -> str:
+def pruning_table(cells: list[dict[str, Any]], shares: Sequence[float] = (0, 0.25, 0.5, 0.625, 0.75, 1)) -> str:
     """Return the accuracy after each share of the heads of a kind is removed, mean and deviation over trainings."""
-    shares = (0, 0.25, 0.5, 0.625, 0.75, 1)
     rows = []
     for curve in cells[0]["pruning"]:
         row = {"heads": curve}

@@ -369,6 +369,17 @@ def pruned_note(cells: list[dict[str, Any]]) -> str:
     )
 
 
+def halved_sentence(cells: list[dict[str, Any]]) -> str:
+    """Return what is left of the model with the most heads once half of them are pruned."""
+    halved = [cell["pruned"]["8"] for cell in cells]
+    return (
+        f"Pruned from 16 heads in each layer to 8, the model keeps {halved[0]['parameters']:,} of "
+        f"{cells[0]['parameters']:,} parameters, and is {plus_minus(values(halved, 'speedup'), '.2f')} times as fast; "
+        f"its accuracy falls from {plus_minus(values(cells, 'accuracy', 100), '.1f')} % to "
+        f"{plus_minus(values(halved, 'accuracy', 100), '.1f')} %."
+    )
+
+
 def pruned_section(cells: list[dict[str, Any]], steps: int) -> str:
     """Return the pruned models as Markdown; "" if none was trained."""
     if not cells:

@@ -3,7 +3,7 @@
 Each model is asked about all test images, with its own patches and with a stride of half a patch. A model is a cell,
 written to overlap.json and overlap.md in place of an older one of the same recipe and seed.
 
-    python benchmarks/overlap.py --data data/cifar10-jpeg --checkpoints runs/cifar10_coarse/*/checkpoints/last.ckpt
+    python benchmarks/overlap.py --data data/cifar10-jpeg --checkpoints runs/cifar10/*/checkpoints/last.ckpt
         [--output benchmarks/results]
 """
 

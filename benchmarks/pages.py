@@ -19,12 +19,10 @@ import decoders
 import finetune
 import heads
 import mixed_sizes
-import overlap
 import plan
-import released
 import token_merging
 from accuracy import recipes, values, with_first_stages
-from explanations import CROWDED, PLANTED, RECIPE, means, of_recipe
+from explanations import CROWDED, RECIPE, means, of_recipe
 from records import RESULTS, commit_of, place, plus_minus, span, welch
 from side_by_side import spread
 
@@ -37,7 +35,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 # What the tables show of accuracy.json, by a pattern of the recipe's name; all else is in RESULTS.md only.
 TRAININGS = {
-    "digits.*": "1,797 handwritten digits",
+    "digits.*": "handwritten digits, half a minute",
     "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
@@ -45,14 +43,14 @@ TRAININGS = {
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
-PACKAGED = {"cifar10_coarse": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
+PACKAGED = {"cifar10": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 
 READERS = "read_digits"  # recipe in decoders.json
 TOKENS = ("64", "256", "16384")
 # Columns of the tables of maps: patches removed, and places found.
 REMOVED = ("tokens dropped", "patches painted", "SaCo", "ms per image")
-FOUND = ("digit among digits, %", "digit in clutter, %", "mosaic quarter, %", "the same, trained on mosaics, %")
+FOUND = ("digit among digits, %", "mosaic quarter, %", "the same, trained on mosaics, %")
 # Rows of TRAININGS that are compared with the ten-minute recipe, by what README calls them.
 BASELINES = {
     TRAININGS["timm ViT 96x6, strongest.*"]: "its strongest recipe",
@@ -115,12 +113,12 @@ def share(number: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time as text.
+    """Return a time in milliseconds as text.
 
     >>> milliseconds(0.0004), milliseconds(1.9821)
-    ('0.40 ms', '1,982 ms')
+    ('0.40', '1,982')
     """
-    return f"{1000 * seconds:,.{0 if seconds >= 0.01 else 2}f} ms"
+    return f"{1000 * seconds:,.{0 if seconds >= 0.01 else 2}f}"
 
 
 def trainings() -> dict[str, Cells]:
@@ -212,12 +210,13 @@ def highlights() -> str:
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 (JPEG copy) in ten minutes on two CPU cores. "
         f"timm's ViT of the same size, in the same time, reaches {', '.join(baselines())}.",
-        f"**It is fast**: `vit.optimize` makes a model {fast['beside the best eager']} times as fast as the best of "
-        f"timm, torchvision, vit-pytorch and transformers, {fast['beside the best compiled']} times if those are "
-        f"compiled, in fp32 with {speed['batch']} images at a time{out_of_date([speed])}.",
-        "**Its maps are tested**: we remove patches in the order of a map and watch the probability of the class. "
-        f"`gradient_rollout` scores {score['gradient_rollout']}, the usual `rollout` {score['rollout']}, the best map "
-        f"that ignores the model {score[control]}, and a map that says nothing 0.",
+        f"**It is fast**: on two CPU cores, `vit.optimize` makes a model {fast['beside the best eager']} times as fast "
+        "as the best of timm, torchvision, vit-pytorch and transformers, "
+        f"{fast['beside the best compiled']} times if those are compiled, in fp32 with {speed['batch']} images at a "
+        f"time{out_of_date([speed])}.",
+        "**Its maps are tested**: we remove patches in the order of a map and watch the probability of the class. On "
+        f"three earlier models, `gradient_rollout` scores {score['gradient_rollout']}, the usual `rollout` "
+        f"{score['rollout']}, the best map that ignores the model {score[control]}, and a map that says nothing 0.",
     )
     text = "\n".join(f"- {line}" for line in lines)
     return text + "\n\nA result that is out of date was measured with older code." * ("(out-of-date)" in text)
@@ -301,7 +300,7 @@ def inference() -> str:
                 rows.append(
                     texts | dict(zip(("beside the best eager", "beside the best compiled"), ratios, strict=True))
                 )
-    accuracy = ", ".join(f"{name} {row['accuracy']:.2%}" for name, row in cells["accuracy"]["rows"].items())
+    accuracy = ", ".join(f"{name} {100 * row['accuracy']:.2f} %" for name, row in cells["accuracy"]["rows"].items())
     said = f"The packaged model on {cells['accuracy']['images']:,} test images: {accuracy}."
     return f"{markdown_table(rows)}\n\n{said} {measured_on([*cells.values()])}"
 
@@ -339,8 +338,8 @@ def mechanisms() -> str:
                 "mechanism": f"`{name}`",
                 "digits": share(trained["test_accuracy"]),
                 "CIFAR-10": share(images["training"][name]["test_accuracy"]),
-                **{f"{int(tokens):,} tokens": milliseconds(seconds[tokens]) for tokens in TOKENS},
-                "memory at 16,384": f"{costs['16384']['bytes']['forward and backward'] / 1e6:,.0f} MB",
+                **{f"{int(tokens):,} tokens, ms": milliseconds(seconds[tokens]) for tokens in TOKENS},
+                "memory at 16,384, MB": f"{costs['16384']['bytes']['forward and backward'] / 1e6:,.0f}",
             }
         )
     steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
@@ -351,11 +350,10 @@ def mechanisms() -> str:
 def map_columns() -> dict[str, tuple[Cells, str, str, str, int]]:
     """Return trainings, part, measure, form and unit of each column of the two tables of maps."""
     cells = read("explanations")
-    trained, planted, crowded = (of_recipe(cells, recipe) for recipe in (RECIPE, PLANTED, CROWDED))
+    trained, crowded = (of_recipe(cells, recipe) for recipe in (RECIPE, CROWDED))
     parts = [(trained, "photographs", name, ".3f", 1) for name in ("drop", "fill", "SaCo")]
     parts += [(trained, "photographs", "ms", ".1f", 1)]
-    parts += [(group, "planted", "hits", ".1f", 100) for group in (crowded, planted)]
-    parts += [(trained, "mosaics", "hits", ".1f", 100)]
+    parts += [(crowded, "planted", "hits", ".1f", 100), (trained, "mosaics", "hits", ".1f", 100)]
     taught = [cell for cell in trained if "trained on mosaics" in cell]
     parts += [(taught, "trained on mosaics", "hits", ".1f", 100)]
     return dict(zip((*REMOVED, *FOUND), parts, strict=True))
@@ -386,14 +384,11 @@ def maps() -> str:
 
 def maps_found() -> str:
     """Return the scores of maps where the place of what is asked about is known."""
-    crowded, planted, mosaics, _ = (map_columns()[name][0] for name in FOUND)
-    notes = [
-        f"{cells[0]['images']} {images}, {len(cells)} trainings. {how_accurate(cells, images)}"
-        for cells, images in ((crowded, "digits among digits"), (planted, "digits in clutter"))
-        if cells
-    ]
-    notes.append(f"{mosaics[0]['images']} mosaics, {len(mosaics)} trainings.")
-    return f"{table_of_maps(FOUND)}\n\n{' '.join(notes)} {measured_on([*planted, *crowded, *mosaics])}"
+    crowded, mosaics, _ = (map_columns()[name][0] for name in FOUND)
+    images = "digits among digits"
+    note = f"{crowded[0]['images']} {images}, {len(crowded)} trainings. {how_accurate(crowded, images)} "
+    note += f"{mosaics[0]['images']} mosaics, {len(mosaics)} trainings."
+    return f"{table_of_maps(FOUND)}\n\n{note} {measured_on([*crowded, *mosaics])}"
 
 
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
@@ -422,7 +417,7 @@ def questions() -> str:
         found = means(of_recipe(read("explanations"), recipe), part, measure)
         scores = {name: statistics.mean(numbers) for name, numbers in found.items() if numbers}
         control = max((name for name in scores if name in CONTROLS), key=lambda name: scores[name])
-        texts = [f"`{name}` {scores[name]:.2f}" for name in methods]
+        texts = [f"`{name}`{' (any class)' * (name in CLASS_AGNOSTIC)} {scores[name]:.2f}" for name in methods]
         rows.append({"question": question, "measured by": title, "take": ", ".join(texts)})
         rows[-1] |= {"rollout": f"{scores['rollout']:.2f}", "best control": f"`{control}` {scores[control]:.2f}"}
     return markdown_table(rows)
@@ -470,9 +465,14 @@ def packaged_maps() -> str:
 
 
 def overlapping() -> str:
-    """Return the accuracy of models with overlapping patches, without further training."""
+    """Return the accuracy of models with overlapping patches, without further training, in sentences."""
     cells = read("overlap")
-    return f"{overlap.table(cells)}\n\n{measured_on([*cells.values()])}"
+    said = [
+        f"{cell['recipe']}, seed {cell['seed']}: "
+        + ", ".join("{:.2f} % with {} x {} patches".format(100 * row["accuracy"], *row["grid"]) for row in cell["rows"])
+        for cell in cells.values()
+    ]
+    return f"{'; '.join(said)}. {measured_on([*cells.values()])}"
 
 
 def fine_tuned() -> str:
@@ -482,17 +482,6 @@ def fine_tuned() -> str:
     return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
-def uniform() -> str:
-    """Return the share of predictions that change where the attention of a layer is made uniform."""
-    changed: dict[str, list[float]] = {}
-    for cell in of_recipe(read("explanations"), RECIPE):
-        for row in cell["uniform"]:
-            if row["heads"] == "all" and row["layers"].isdecimal():
-                changed.setdefault(f"layer {row['layers']}", []).append(100 * row["flips"])
-    flips = {layer: f"{plus_minus(shares, '.1f')} %" for layer, shares in changed.items()}
-    return markdown_table([{"uniform attention in": "predictions changed"} | flips])
-
-
 def pruned_heads() -> str:
     """Return the accuracy of the model with the most heads, pruned to fewer."""
     trained = [cell for cell in read("heads").values() if "budget" in cell]
@@ -500,7 +489,7 @@ def pruned_heads() -> str:
     cells = [cell for cell in trained if cell["budget"] == steps and "pruned" in cell]
     if not cells:
         return "Not measured yet."
-    return f"{markdown_table(heads.pruned_rows(cells))}\n\n{heads.pruned_note(cells)}"
+    return f"{heads.halved_sentence(cells)} {heads.pruned_note(cells)} {measured_on(cells)}"
 
 
 def of_decoders(part: str, recipe: str) -> tuple[dict[str, Any], str]:
@@ -539,7 +528,7 @@ def peaks() -> str:
 def pruned() -> str:
     """Return the share of exact texts as the heads of each kind are removed."""
     cells, origin = of_decoders("pruning", READERS)
-    return below_reading(decoders.pruning_table([*cells.values()]), origin)
+    return below_reading(decoders.pruning_table([*cells.values()], shares=(0.25, 0.5, 0.75)), origin)
 
 
 def many_sizes() -> str:
@@ -554,15 +543,6 @@ def merged_tokens() -> str:
     results = read("token_merging")
     note = f"{results['images']:,} test images; time of {token_merging.BATCH} images, where 1 is that without merging."
     return f"{token_merging.table(results)}\n\n{note} {measured_on([results])}"
-
-
-def released_accuracy() -> str:
-    """Return the accuracy of simple classifiers on the features of released weights."""
-    cifar = read("released")["cifar10"]
-    images = f"{cifar['train']} training and {cifar['test']} test images of each class, the first by file name"
-    whole = percent(trainings()[TRAININGS["cifar10_showcase"]], "test_accuracy")
-    note = f"{images}; seeds {', '.join(map(str, cifar['seeds']))}. On all test images, the own head has {whole}."
-    return f"{released.accuracy_table(cifar)}\n\n{note}"
 
 
 def glossary() -> str:
@@ -587,9 +567,13 @@ def answers_of(name: str) -> str:
 
 
 def planned_memory() -> str:
-    """Return the memory of trainings, planned and measured."""
+    """Return how far the planned memory of trainings is from the measured one, as a sentence."""
     cell = read("plan")["memory"]
-    return f"{plan.memory_table(cell)}\n\n{measured_on([cell])}"
+    off = [100 * (row["planned"] / row["measured"] - 1) for row in cell["rows"]]
+    return (
+        f"On a CPU, the planned memory of {len(off)} trainings is {min(off):+.1f} to {max(off):+.1f} % off the "
+        f"[measured one](../benchmarks/results/plan.md). {measured_on([cell])}"
+    )
 
 
 def planned_steps() -> str:
@@ -603,10 +587,10 @@ TABLES: dict[str, Callable[[], str]] = {
     table.__name__: table
     for table in (
         *(highlights, results, accuracy, computation, speed, inference, loading),
-        *(mechanisms, maps, maps_found, questions, uniform),
+        *(mechanisms, maps, maps_found, questions),
         *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
         *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
-        *(planned_memory, planned_steps, released_accuracy, glossary, methods, kinds),
+        *(planned_memory, planned_steps, glossary, methods, kinds),
     )
 } | {
     "claims": claims.overview,

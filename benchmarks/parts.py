@@ -106,8 +106,8 @@ def accuracy_of(recipe: str, minutes: int, options: str = "", trains: tuple[str,
 # Parts of commands and of trainings.
 DATA = "--data {data}"
 QUICK, DIGITS = "--config configs/cifar10_quick.yaml", "--config configs/digits.yaml"
-COARSE = f"--config configs/cifar10_coarse.yaml {IMAGES}"
-FROM_COARSE = "--model.init_from {last:cifar10_coarse}"
+HOUR = f"--config configs/cifar10.yaml {IMAGES}"
+FROM_HOUR = "--model.init_from {last:cifar10}"
 COMPLETE, ON_CIFAR = "--config configs/complete_digits.yaml", f"--config configs/complete_cifar.yaml {IMAGES}"
 MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
@@ -122,8 +122,7 @@ PARTS: dict[str, Part] = {
     "digits": accuracy_of("digits", 5, "--seeds 6 7 8 9 10 11"),
     "quick": accuracy_of("cifar10_quick", 31, DATA),
     "hour": accuracy_of("cifar10", 61, f"{DATA} --seeds 0"),
-    "coarse": accuracy_of("cifar10_coarse", 61, f"{DATA} --seeds 0"),
-    "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_COARSE}", (COARSE,)),
+    "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_HOUR}", (HOUR,)),
     "read": accuracy_of("read_digits", 16),
     "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),
     "baseline_grid": Part(
@@ -240,10 +239,10 @@ PARTS: dict[str, Part] = {
         "overlapping patches without further training",
         file="overlap",
         minutes=62,
-        commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10_coarse}}",),
+        commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10}}",),
         training=of_recipe,
         operations=("inference",),
-        trains=(COARSE,),
+        trains=(HOUR,),
     ),
     "reading": Part(
         "what trained readers do",

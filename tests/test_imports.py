@@ -17,7 +17,8 @@ LOADED = "VisionTransformer False"  # torch's compiler, which takes 2 s, is not 
 LATE = {
     "vit": ("lightning", "timm", "torchvision", "matplotlib", "jsonargparse", "sklearn", "safetensors"),
     "vit.explain, vit.analysis": ("matplotlib", "captum", "lightning", "PIL", "vit.training"),
-    "vit.commands.explain, vit.commands.photographs, vit.explain.photograph_sheet": ("lightning", "torchvision"),
+    "vit.commands.explain": ("lightning", "torchvision", "matplotlib", "PIL"),
+    "vit.commands.explain_files": ("lightning", "torchvision"),
 }
 
 

@@ -1,5 +1,6 @@
 """The words that pages, ``--help`` and docs/ use, each with one plain sentence."""
 
+import re
 from collections.abc import Mapping
 
 from vit.support.markdown import markdown_table
@@ -29,7 +30,7 @@ MAPS = {
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
         "product of normalised((mean over heads of A * dy/dA)+ + I)",
-        "Take it first: on photographs, it is the best of the maps that need one backward pass",
+        "Take it first: on photographs, it is the best measured map of one backward pass",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
@@ -74,7 +75,7 @@ MAPS = {
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if all paths must count; its authors' library calls such propagation patented: ask before you sell it",
+        "Take it if all paths must count: not measured on photographs, and its authors' library calls it patented",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
@@ -242,7 +243,7 @@ RUN = {
     "recall": Word("Of the images of the class, the share that was found"),
     "sensitivity": Word("Of the images of the class, the share that was found"),
     "specificity": Word("Of the images of the other class, the share not taken for this one"),
-    "95 % interval": Word("Of 100 such intervals, 95 contain the accuracy on all images of the kind", "Wilson 1927"),
+    "95 % interval": Word("Of 100 such intervals, 95 contain the value on all images of the kind", "Wilson 1927"),
     "threshold": Word("The least probability of an image that counts as of the class"),
     "reliability": Word("How often predictions of a probability are right: on the diagonal, as often as said"),
 }
@@ -258,6 +259,20 @@ FACTS = {
     "tested weights": Word("Whether the best epoch by validation was tested, or the last"),
 }
 
+DOCS = {
+    "control map": Word("A map that ignores the model"),
+    "eager": Word("Not compiled"),
+    "embedding": Word("The map from a patch's pixels to its token; also the token before the first layer"),
+    "feature": Word("A number, or all numbers, that the model computes from an image before the logits"),
+    "fold": Word("A share of the images that one training leaves for its test"),
+    "JPEG copy": Word("The images of CIFAR-10 as JPEG files of quality 75"),
+    "MLP": Word("Two linear maps with a nonlinearity between them, applied to each token alone"),
+    "mosaic": Word("Four photographs of half size in one image"),
+    "packaged model": Word('The trained model that comes with the package: vit.load("cifar10")'),
+    "run": Word("A training, and the folder that it leaves"),
+    "shard": Word("A tar file of images"),
+}
+
 CONTROL = "A control: "  # how the meaning of a control map begins
 OF_PAGES: dict[str, Mapping[str, Word]] = {
     "On every page": EVERYWHERE,
@@ -266,21 +281,19 @@ OF_PAGES: dict[str, Mapping[str, Word]] = {
     "On the report of trust": TRUST,
     "Scores of a run": RUN,
     "Facts of a run": FACTS,
+    "In these pages": DOCS,
 }
 GROUPS = {"Kinds of map": MAPS, "Kinds of head": HEADS, **OF_PAGES}
 
 
 def methods_table() -> str:
-    """Return the methods that are no controls as a table in Markdown."""
-    rows = [
-        {
-            "method": f"`{name}`",
-            "what it shows (how)": f"{word.says} ({word.source})",
-            "take it": word.take.removeprefix("Take it "),
-        }
-        for name, word in MAPS.items()
-        if not word.says.startswith(CONTROL)
-    ]
+    """Return the methods that are no controls as a table in Markdown, with their papers and without formulas."""
+    rows = []
+    for name, word in MAPS.items():
+        if not word.says.startswith(CONTROL):
+            papers = "; ".join(part for part in word.source.split("; ") if re.search(r"\b(19|20)\d\d\b", part))
+            shows = word.says + f" ({papers})" * bool(papers)
+            rows.append({"method": f"`{name}`", "what it shows": shows, "take it": word.take.removeprefix("Take it ")})
     return markdown_table(rows)
 
 

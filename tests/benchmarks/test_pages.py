@@ -127,11 +127,6 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert "out-of-date" not in pages.highlights().lower()
 
 
-def test_the_head_of_the_packaged_model_stands_beside_its_accuracy_on_all_test_images(change):
-    change("accuracy", lambda cells: cells["cifar10_showcase, cpu, seed 0"].update(test_accuracy=0.625))
-    assert pages.released_accuracy().endswith("On all test images, the own head has 62.5 %.")
-
-
 @pytest.mark.parametrize("table", ["maps", "maps_found"])
 def test_controls_are_the_last_rows_and_maps_of_any_class_are_named(table):
     methods = re.findall(r"^\| `(\w+)`(?: \((.*?)\))?", pages.TABLES[table](), re.MULTILINE)

@@ -104,7 +104,7 @@ def broken_configs(folder) -> None:
         (["--experiment", "../../x"], "experiment ('../../x') must be the name of one folder"),
         (["--test_weights", "first"], "--test_weights: expected one of ['last', 'best'], got first"),
         (["--test_weights", "best", "--data.val_fraction", "0"], "test_weights is best, and no validation chooses"),
-        (["--config", "nope.yaml"], "no config nope.yaml: name a file, or one of cifar10, cifar10_coarse"),
+        (["--config", "nope.yaml"], "no config nope.yaml: name a file, or one of cifar10, cifar10_gpu"),
         (["--config", "empty.yaml"], "the config empty.yaml has no arguments by name"),
         (["--config", "binary.yaml"], "cannot read the config binary.yaml: 'utf-8' codec can't decode byte"),
         (["--config"], "argument -c/--config: expected one argument"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 import vit
+from vit.explain.contribution_figure import draw_contributions
 from vit.explain.decomposition import Contributions, contributions
 from vit.explain.maps import Subject
 from vit.explain.readout import logit_lens
@@ -21,8 +22,6 @@ def draw_terms(
     model: vit.VisionTransformer, subject: Subject, pixels: Tensor, title: str, names: Sequence[str], path: Path
 ) -> Contributions:
     """Split the logit of one image into its terms, and draw them: the pixels (C, H, W) are those that the model saw."""
-    from vit.explain.contribution_figure import draw_contributions  # imports matplotlib, which --help does not need
-
     found = contributions(model, subject.images, subject.target, versus=subject.versus)
     draw_contributions(pixels, found, logit_lens(model, subject.images), path, class_names=names, title=title)
     return found

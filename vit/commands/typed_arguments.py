@@ -137,33 +137,15 @@ def read_typed(arguments: Any) -> TypedArguments:
         only_prints=any(word.split("=")[0] in PRINTS for word in words),
     )
     asked: dict[str, Any] = {}
-    model, data, root = None, None, about.root
+    named: dict[str, Any] = {}
     for config in typed.config:
-        content = read_config(Path(config))
-        of_model, trainer = content.get("model"), content.get("trainer")
-        if isinstance(of_model, str):
-            _check_model(of_model)
-        if isinstance(trainer, dict):
-            root = root or trainer.get("default_root_dir")
-            found.limits |= limits_of(content)
-        if content.get("ckpt_path") == AUTO:
-            found.checkpoint = found.checkpoint or AUTO
-        if content.get("experiment") is not None:
-            found.experiment_of_config = str(content["experiment"])
-        model, data = path_of(of_model) or model, path_of(content.get("data")) or data
-        found.optimizer |= bool(content.get("optimizer"))
-        found.places |= {
-            name: str(value) for name, value in _arguments_of(content.get("data")).items() if name in PLACES
-        }
-        arguments_of_model = _arguments_of(of_model)
-        found.given |= arguments_of_model.keys()
-        asked |= {name: arguments_of_model[name] for name in READ_OF_MODEL if name in arguments_of_model}
+        named |= _read_parts(read_config(Path(config)), found, asked)
     asked |= {name: yaml.safe_load(value) for name in READ_OF_MODEL if (value := vars(about)[name]) is not None}
     if "norm_eps" in asked:
         asked["norm_eps"] = float(asked["norm_eps"])  # YAML reads 1e-5 as text
     if about.model is not None:
         _check_model(about.model)
-    model, data = about.model or model, about.data or data
+    model, data, root = (vars(about)[name] or named.get(name) for name in ("model", "data", "root"))
     found.model, found.data = _class_name(model), _class_name(data)
     found.own_model, found.own_data = find_own(model, Objective), find_own(data, LightningDataModule)
     found.root = Path(str(root or ""))
@@ -172,6 +154,32 @@ def read_typed(arguments: Any) -> TypedArguments:
     found.start, found.told = asked.pop("init_from", None), asked
     _check_not_of_data(found)
     return found
+
+
+def _read_parts(content: dict[str, Any], found: TypedArguments, asked: dict[str, Any]) -> dict[str, Any]:
+    """Read a config: add what it says to ``found``, and what weights do not tell of the model to ``asked``.
+
+    Returns:
+        The model, the data and the root of its runs, as far as the config names them.
+    """
+    model, data, trainer = (content.get(part) for part in ("model", "data", "trainer"))
+    if isinstance(model, str):
+        _check_model(model)
+    of_model, of_data = _arguments_of(model), _arguments_of(data)
+    asked |= {name: of_model[name] for name in READ_OF_MODEL if name in of_model}
+    found.given |= of_model.keys()
+    found.places |= {name: str(value) for name, value in of_data.items() if name in PLACES}
+    found.optimizer |= bool(content.get("optimizer"))
+    if content.get("ckpt_path") == AUTO:
+        found.checkpoint = found.checkpoint or AUTO
+    if content.get("experiment") is not None:
+        found.experiment_of_config = str(content["experiment"])
+    root = None
+    if isinstance(trainer, dict):
+        found.limits |= limits_of(content)
+        root = trainer.get("default_root_dir")
+    named = {"model": path_of(model), "data": path_of(data), "root": root}
+    return {name: value for name, value in named.items() if value}
 
 
 def _read_options(words: Sequence[str]) -> Namespace:
