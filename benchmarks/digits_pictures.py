@@ -35,7 +35,7 @@ def draw(run: Path, page: Path, folder: Path) -> None:
     data.setup("test")
     pixels = data.sets["test"].images[:IMAGES]
     found = adversarial_attention(vit.load(find_model(str(run))), (pixels / 255 - data.mean[0]) / data.std[0])
-    draw_adversarial(pixels, found, folder / "adversarial.png")
+    draw_adversarial(pixels, found, folder / "adversarial.png", data.class_names)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": WIDTH, "height": 1000}, device_scale_factor=2)

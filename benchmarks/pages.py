@@ -571,8 +571,8 @@ def planned_memory() -> str:
     cell = read("plan")["memory"]
     off = [100 * (row["planned"] / row["measured"] - 1) for row in cell["rows"]]
     return (
-        f"On a CPU, the planned memory of {len(off)} trainings is {min(off):+.1f} to {max(off):+.1f} % off the "
-        f"[measured one](../benchmarks/results/plan.md). {measured_on([cell])}"
+        f"On a CPU, the planned memory of {len(off)} trainings is between {-min(off):.1f} % below and {max(off):.1f} % "
+        f"above the [measured one](../benchmarks/results/plan.md). {measured_on([cell])}"
     )
 
 

@@ -31,7 +31,10 @@ def probabilities(model, images, result):
 @pytest.mark.parametrize("layers", [None, [0], [1]])
 def test_the_predictions_stay_within_the_tolerance_with_the_attention_that_is_returned(model, images, layers):
     result = adversarial_attention(model, images[FEW], layers, steps=STEPS)
-    moved = (probabilities(model, images[FEW], result) - model(images[FEW]).softmax(dim=-1)).abs().sum(dim=-1) / 2
+    before, after = model(images[FEW]).softmax(dim=-1), probabilities(model, images[FEW], result)
+    assert_close(result.probabilities_before, before)
+    assert_close(result.probabilities_after, after)
+    moved = (after - before).abs().sum(dim=-1) / 2
     assert_close(result.total_variation, moved, rtol=0, atol=1e-6)
     assert (moved <= 0.01 + 1e-6).all()
     assert result.divergence.mean() > 0.2

@@ -16,18 +16,24 @@ def test_each_image_stands_beside_its_attention_before_and_after(model, images, 
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **kwargs: drawn.append(figure) or save(figure, *args))
     result = adversarial_attention(model, images[:3], layers, steps=30)
-    draw_adversarial(displayable(images[:3]), result, tmp_path / "pairs.png")
+    names = [f"class {k}" for k in range(model.num_classes)]
+    draw_adversarial(displayable(images[:3]), result, tmp_path / "pairs.png", names)
     (axes,) = drawn[0].axes
     assert len(axes.images) == 3 * 3 + 1  # and the colour bar
     texts = [text.get_text() for text in axes.texts]
     assert title in texts
     (column,) = (text.get_position()[0] for text in axes.texts if text.get_text().startswith("adversarial"))
-    below = [text for text in axes.texts if text.get_text().startswith("divergence")]
-    assert {text.get_position()[0] for text in below} == {column}  # both numbers are distances of the adversarial one
+    below = [text for text in axes.texts if "divergence" in text.get_text()]
+    assert {text.get_position()[0] for text in below} == {column}  # the distance of the adversarial attention
+    with torch.no_grad():
+        before = model(images[:3]).softmax(dim=-1)
+    predicted = before.argmax(dim=-1).tolist()
+    moved = [result.probabilities_after[row, k] for row, k in enumerate(predicted)]
     assert [text.get_text() for text in below] == [
-        f"divergence {divergence:.2f}\nof at most 0.69 nats\nprobabilities move by {variation:.3f}"
-        for divergence, variation in zip(result.divergence, result.total_variation, strict=True)
+        f"class {k}: {100 * probability:.1f} %\ndivergence {divergence:.2f}\nof at most 0.69 nats"
+        for k, probability, divergence in zip(predicted, moved, result.divergence, strict=True)
     ]
+    assert {f"class {k}: {100 * before[row, k]:.1f} %" for row, k in enumerate(predicted)} < set(texts)
     with Image.open(tmp_path / "pairs.png") as picture:
         assert min(picture.size) > 200
 

@@ -40,6 +40,8 @@ class AdversarialAttention:
         divergence: Mean Jensen-Shannon divergence between the two in nats, (B,), at most ln 2. Heads count equally.
             Each query counts by its share in the read-out, from attention rollout.
         total_variation: Distance between the predicted probabilities, (B,), at most ``TOLERANCE``.
+        probabilities_before: The probabilities of the classes by the unchanged model, (B, K).
+        probabilities_after: Those with the adversarial attention, (B, K).
         anatomy: The parts of the model.
         readout: Share of each token in the logits of each image, (B, N).
     """
@@ -49,6 +51,8 @@ class AdversarialAttention:
     after: list[Tensor]
     divergence: Tensor
     total_variation: Tensor
+    probabilities_before: Tensor
+    probabilities_after: Tensor
     anatomy: Anatomy
     readout: Tensor
 
@@ -114,7 +118,15 @@ def adversarial_attention(
     search = _Search(subject, chosen, before, [shares[layer] for layer in chosen], plain)
     search.run(steps, seed)
     return AdversarialAttention(
-        chosen, before, search.after, search.divergence, search.total_variation, subject.anatomy, subject.readout
+        layers=chosen,
+        before=before,
+        after=search.after,
+        divergence=search.divergence,
+        total_variation=search.total_variation,
+        probabilities_before=plain,
+        probabilities_after=search.moved,
+        anatomy=subject.anatomy,
+        readout=subject.readout,
     )
 
 
@@ -125,7 +137,7 @@ class _Search:
         self, subject: Subject, layers: list[int], before: list[Tensor], shares: list[Tensor], plain: Tensor
     ) -> None:
         self.subject, self.layers, self.before, self.shares, self.plain = subject, layers, before, shares, plain
-        self.after = before
+        self.after, self.moved = before, plain
         self.divergence, self.total_variation = torch.zeros(2, len(plain), device=plain.device)
 
     @torch.enable_grad()
@@ -162,6 +174,7 @@ class _Search:
         better = (variation <= TOLERANCE) & (divergence > self.divergence)
         self.divergence = torch.where(better, divergence, self.divergence)
         self.total_variation = torch.where(better, variation, self.total_variation)
+        self.moved = torch.where(rearrange(better, "b -> b 1"), prediction.exp(), self.moved)
         where = rearrange(better, "b -> b 1 1 1")
         self.after = [torch.where(where, new.detach(), old) for new, old in zip(after, self.after, strict=True)]
         return variation > TOLERANCE

@@ -1,5 +1,6 @@
 """A figure of the attention of a model beside different attention that gives the same predictions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -7,21 +8,26 @@ from torch import Tensor
 from vit.explain.evaluation.adversarial import AdversarialAttention
 from vit.explain.heatmap import overlay
 from vit.explain.sheet import Sheet
+from vit.support.class_names import name_classes
 
 
-def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | Path) -> None:
-    """Draw each image beside its attention before and after the search, with the distances between the two.
+def draw_adversarial(
+    images: Tensor, result: AdversarialAttention, path: str | Path, class_names: Sequence[str] | None = None
+) -> None:
+    """Draw each image beside its attention and prediction before and after the search, with the distance of the two.
 
     Args:
         images: The images for display (see ``displayable``), (B, C, H, W).
         result: What ``adversarial_attention`` found for them.
         path: The PNG file.
+        class_names: Names of the classes, in the order of the logits; None shows numbers.
 
     Raises:
-        ValueError: If there are not as many images as the result has.
+        ValueError: If there are not as many images as the result has, or names as classes.
     """
     if len(images) != len(result.divergence):
         raise ValueError(f"{len(images)} images do not fit a result of {len(result.divergence)}: give the same images")
+    names = name_classes(class_names, result.probabilities_before.shape[-1])
     first, last = result.layers[0], result.layers[-1]
     before = f"attention\nof layer {first}" if first == last else f"rollout\nof layers {first} to {last}"
     after = f"adversarial\n{before.split()[0]}"
@@ -41,8 +47,10 @@ def draw_adversarial(images: Tensor, result: AdversarialAttention, path: str | P
         sheet.show(image, row, 0)
         for column, overlaid in enumerate(pictures, start=1):
             sheet.show(overlaid[row], row, column, result.anatomy.grid, cells)
-        divergence, variation = result.divergence[row].item(), result.total_variation[row].item()
-        sheet.write_below(
-            row, 2, f"divergence {divergence:.2f}\nof at most 0.69 nats\nprobabilities move by {variation:.3f}"
-        )
+        predicted = result.probabilities_before[row].argmax()
+        for column, probabilities in enumerate((result.probabilities_before, result.probabilities_after), start=1):
+            told = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
+            if column == 2:
+                told += f"\ndivergence {result.divergence[row]:.2f}\nof at most 0.69 nats"
+            sheet.write_below(row, column, told)
     sheet.save(path)
