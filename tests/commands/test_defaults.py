@@ -1,7 +1,12 @@
 """What a checkpoint brings to a command line."""
 
+import csv
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vit
 from tests.tiny import CPU
@@ -79,3 +84,58 @@ def test_a_model_normalises_a_data_set_without_that_option_as_the_images_of_its_
     with torch.no_grad():
         expected = network((image / 255 - 0.449) / 0.226)
         torch.testing.assert_close(tested.model.eval()(image), expected)
+
+
+def test_a_prediction_of_data_that_are_named_takes_their_folds(of_folder):
+    checkpoint = torch.load(of_folder, weights_only=True)
+    checkpoint["data"]["init_args"] |= {"folds": 5, "fold": 1}
+    torch.save(checkpoint, of_folder)
+    named = read_defaults(read_typed(["predict", "--ckpt_path", of_folder, "--data", "ImageFolder"]))
+    assert named.words == []
+    assert (named.arguments["data"]["init_args"]["folds"], named.arguments["data"]["init_args"]["fold"]) == (5, 1)
+    images = read_defaults(read_typed(["predict", "--ckpt_path", of_folder, "--data.root", "new"]))
+    assert images.words[0] == "--data"
+    assert "data" not in images.arguments
+
+
+@pytest.fixture
+def weights(folder) -> vit.VisionTransformer:
+    """Weights without a run, m.safetensors, that see the middle of images, and a folder of images, photos."""
+    torch.manual_seed(0)
+    sizes = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 3, "num_classes": 2}
+    model = vit.VisionTransformer(**sizes).eval()
+    torch.nn.init.normal_(model.head.weight)
+    model.pretrained_cfg = {"mean": [0.4] * 3, "std": [0.2] * 3, "class_names": ["a", "b"], "crop_ratio": 0.5}
+    vit.save(model, "m.safetensors")
+    for number in range(8):
+        pixels = np.random.default_rng(number).integers(256, size=(16, 16, 3), dtype=np.uint8)
+        path = folder / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return model
+
+
+def test_weights_without_a_run_are_tested_on_the_part_of_an_image_that_they_see(run, weights):
+    tested = run("test", "--ckpt_path", "m.safetensors", "--data", "ImageFolder", "--data.root", "photos", *CPU)
+    assert tested.datamodule.crop_ratio == 0.5
+    typed = ["--data.root", "photos", "--data.crop_ratio", "0.8"]
+    assert (
+        run("test", "--ckpt_path", "m.safetensors", "--data", "ImageFolder", *typed, *CPU).datamodule.crop_ratio == 0.8
+    )
+    start = ["--model.init_from", "m.safetensors", "--trainer.max_steps", "1", "--data.batch_size", "2"]
+    trained = run("fit", "--data", "ImageFolder", "--data.root", "photos", *start, *CPU)
+    assert trained.datamodule.crop_ratio == 1.0
+    assert vit.load(trained.run_folder / "checkpoints/last.ckpt").pretrained_cfg["crop_ratio"] == 1.0
+
+
+def test_weights_of_several_labels_predict_each_by_itself(run, weights):
+    weights.pretrained_cfg["thresholds"] = [0.25, 0.75]
+    vit.save(weights, "m.safetensors")
+    run("predict", "--ckpt_path", "m.safetensors", "--data.root", "photos/a/0.png", "--output", "p.csv", *CPU)
+    (row,) = csv.DictReader(Path("p.csv").read_text().splitlines())
+    pixels = torch.from_numpy(np.array(Image.open("photos/a/0.png"))).permute(2, 0, 1)[None, :, 4:12, 4:12]
+    with torch.no_grad():
+        a, b = weights((pixels / 255 - 0.4) / 0.2).sigmoid()[0].tolist()
+    assert row["labels"] == "; ".join(name for name, is_seen in (("a", a >= 0.25), ("b", b >= 0.75)) if is_seen)
+    found = dict(each.rsplit(" ", 1) for each in row["probabilities"].split("; "))
+    assert {name: float(value) for name, value in found.items()} == pytest.approx({"a": a, "b": b}, abs=1e-3)

@@ -193,6 +193,31 @@ def test_a_mistake_is_one_line(folder, capsys, typed, message):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "ckpt_path: x.ckpt",
+            "folds takes no ckpt_path in a config: leave it out: the same command continues what was",
+        ),
+        (
+            "data: {class_path: Digits, init_args: {folds: 5, fold: 0}}",
+            "folds takes no folds of the data in a config: type",
+        ),
+        (
+            "trainer: {default_root_dir: mine}",
+            "folds takes no default_root_dir in a config: leave it out: the runs are",
+        ),
+        ("trainer: {fast_dev_run: true}", "folds takes no fast_dev_run in a config: try fit, which leaves no results"),
+    ],
+)
+def test_a_config_that_asks_for_what_this_command_decides_is_refused(folder, capsys, content, message):
+    (folder / "c.yaml").write_text(content)
+    with pytest.raises(SystemExit):
+        folds.main(["--config", "c.yaml", "--data", "Digits", "--seeds", "0", "1", *MODEL])
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
 def test_two_commands_at_once_do_not_train_the_same_runs(folder, trainer, capsys):
     def train_twice(trainings, parallel, threads):
         folds.main(["--data", "Digits", "--experiment", "digits"])

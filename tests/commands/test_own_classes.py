@@ -115,6 +115,27 @@ def test_what_it_does_not_tell_is_typed_and_noted_in_the_config(run, folder):
     assert first["test_accuracy"] == second["test_accuracy"]
 
 
+def test_the_config_of_a_run_does_not_tell_what_its_data_told(run, folder):
+    run("fit", *DATA, *SHORT, "--trainer.max_steps", "2", "--experiment", "digits")
+    config = folder / "runs/digits/version_0/config.yaml"
+    noted = yaml.safe_load(config.read_text())["model"]["init_args"]
+    assert not noted.keys() & {"num_classes", "class_names", "mean", "std", "image_size", "in_channels"}
+    other = run("fit", "--config", config, "--data", "tests.brought.Letters", "--trainer.max_steps", "1", *CPU)
+    assert other.model.hparams.class_names == list("abcdefghij")
+    again = run("fit", "--ckpt_path", "runs/digits/version_0", "--trainer.max_steps", "3")
+    assert again.model.hparams.class_names == list("0123456789")
+
+
+def test_weights_tell_the_normalisation_that_a_data_module_does_not(run, folder):
+    sizes = {"image_size": 8, "in_channels": 1, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    model = vit.VisionTransformer(**sizes, num_classes=10)
+    model.pretrained_cfg = {"mean": [0.3], "std": [0.4], "class_names": list("abcdefghij")}
+    vit.save(model, "m.safetensors")
+    tested = run("test", "--ckpt_path", "m.safetensors", "--data", "tests.brought.Unsaid", *CPU)
+    hyper = tested.model.hparams
+    assert (hyper.mean, hyper.std, hyper.class_names) == ([0.3], [0.4], list("abcdefghij"))
+
+
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [

@@ -41,7 +41,7 @@ class TrainedDefaults:
         is_checkpoint: Whether they are a checkpoint of a run.
         start: The file or the name of the weights that a training starts from; None if there are none.
         of_images: How the model takes images, for options of the data that are None.
-        words: Words that name the data of ``predict``; they come after configs, and so replace their data.
+        words: Words that name the data of ``predict`` if none are typed; they come after configs, and replace theirs.
     """
 
     objective: type[Objective]
@@ -109,8 +109,8 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
     if typed.subcommand != "fit":  # fit continues with the data of its config
         defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
-    if typed.subcommand == "predict" and typed.own_data is None:
-        crop_ratio = data.get("init_args", {}).get("crop_ratio", 1.0)
+    if typed.subcommand == "predict" and typed.own_data is None and not typed.types_data:
+        crop_ratio = data.get("init_args", {}).get("crop_ratio") or 1.0
         defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
         return defaults
     typed.given |= arguments.keys()
@@ -178,23 +178,26 @@ def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
     left_out = {*typed.objective.from_data, *NOT_OF_START}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
     defaults = _arguments_of_model(typed.objective, of_model)
-    of_images.pop("class_names", None)  # the new model has classes of its own
+    for name in ("class_names", "thresholds", "crop_ratio"):  # the new model has its own, and sees whole images
+        of_images.pop(name, None)
     return TrainedDefaults(typed.objective, defaults, start=start, of_images=of_images)
 
 
 def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
-    """Return the architecture of weights without a run, which are evaluated as a classifier."""
+    """Return the architecture of weights without a run, a classifier of one or of several labels an image."""
     arguments, of_images = _model_and_images(name, typed.told)
+    objective = OBJECTIVES["MultilabelClassifier"] if of_images.pop("thresholds", None) else DEFAULT
     if not arguments["num_classes"]:
         raise ValueError(f"{name} has no head (num_classes 0), so that it predicts no class: train one with fit")
     of_model = {name: value for name, value in arguments.items() if name not in NOT_OF_START}
-    defaults = TrainedDefaults(DEFAULT, path=Path(name), of_images=of_images)
+    defaults = TrainedDefaults(objective, path=Path(name), of_images=of_images)
     if typed.subcommand == "predict":
-        of_model |= {name: value for name, value in of_images.items() if name in DEFAULT.from_data}
-        defaults.words = _data_of_predict(DEFAULT, of_images | {"in_channels": arguments["in_channels"]})
+        of_model |= {name: value for name, value in of_images.items() if name in objective.from_data}
+        if not typed.types_data:
+            defaults.words = _data_of_predict(objective, of_images | {"in_channels": arguments["in_channels"]})
     else:
-        of_model = {name: value for name, value in of_model.items() if name not in DEFAULT.from_data}
-    defaults.arguments = _arguments_of_model(DEFAULT, of_model)
+        of_model = {name: value for name, value in of_model.items() if name not in objective.from_data}
+    defaults.arguments = _arguments_of_model(objective, of_model)
     return defaults
 
 
@@ -213,7 +216,7 @@ def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any]
     trained = read_model(source, told)
     _check_plain(trained.arguments.get("attention_kwargs"), Path(source))
     of_images = {name: trained.arguments[name] for name in ("image_size",) if trained.is_whole}
-    known = ("mean", "std", "class_names", "crop_ratio")
+    known = ("mean", "std", "class_names", "crop_ratio", "thresholds")
     of_images |= {name: trained.data[name] for name in known if trained.data.get(name) is not None}
     return trained.arguments, of_images
 

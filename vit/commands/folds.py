@@ -133,16 +133,29 @@ def _plan(options: argparse.Namespace, words: list[str]) -> Plan:
         if word in refused:
             raise ValueError(f"folds takes no {word}: {refused[word]}")
     words = find_configs(words)
+    typed = read_typed(["fit", *words])
+    if typed.checkpoint is not None:
+        raise ValueError(f"folds takes no ckpt_path in a config: {NOT_TYPED['--ckpt_path']}")
     folds = FOLDS if options.folds is None and not options.seeds else options.folds
     first = options.seeds[0] if options.seeds else None
     config = _all_options([*words, *_of_member(folds, 0, first)])
+    _check_configs(config, folds)
     if folds is not None and (config.get("trainer") or {}).get("limit_test_batches") is not None:
         raise ValueError("every image is tested in its fold: leave --trainer.limit_test_batches out")
     seeds = list(dict.fromkeys(options.seeds or [int(config["seed_everything"])]))
-    typed = read_typed(["fit", *words])
     name = typed.experiment or f"{_name(typed.configs, config['data'])}_{'seeds' if folds is None else 'folds'}"
     check_experiment(name)
     return Plan(words, folds, seeds, config, instantiate_class((), config["data"]), RUNS / name)
+
+
+def _check_configs(config: dict[str, Any], folds: int | None) -> None:
+    """Check that no config sets what this command sets, or leaves it without results."""
+    of_data = config["data"].get("init_args") or {}
+    for name in ("default_root_dir", "fast_dev_run"):
+        if (config.get("trainer") or {}).get(name):
+            raise ValueError(f"folds takes no {name} in a config: {NOT_TYPED[f'--trainer.{name}']}")
+    if folds is None and of_data.get("folds") is not None:
+        raise ValueError(f"folds takes no folds of the data in a config: {NOT_TYPED['--data.folds']}")
 
 
 def _of_member(folds: int | None, fold: int | None, seed: int | None) -> list[str]:

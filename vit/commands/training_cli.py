@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from jsonargparse import Namespace
 from lightning import Callback, LightningDataModule, Trainer
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
@@ -80,6 +81,7 @@ class ViTCLI(LightningCLI):
 
     def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
         self.claimed: Path | None = None  # the new folder of this run or evaluation
+        self.told: dict[str, Any] = {}  # arguments of the model that a user's own data module tells
         self.arguments = sys.argv[1:] if args is None else args
         self.typed = read_typed(self.arguments)
         self.trained = read_defaults(self.typed)
@@ -251,7 +253,8 @@ class ViTCLI(LightningCLI):
         if not self.typed.describes_data:
             parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
             data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
-            for name, value in self._told_by(data).items():
+            self.told = self._told_by(data)
+            for name, value in self.told.items():
                 asked[name] = value
             parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
         if self.typed.optimizer:
@@ -266,7 +269,8 @@ class ViTCLI(LightningCLI):
             ValueError: If the model needs to know more.
         """
         names = [name for name in self.trained.objective.from_data if name not in self.typed.given]
-        told = {name: getattr(data, name, None) for name in names}
+        of_weights = self.trained.of_images
+        told = {name: of_weights.get(name) if (value := getattr(data, name, None)) is None else value for name in names}
         if missing := [name for name in NEEDED if name in told and told[name] is None]:
             options = " ".join(f"--model.{name} {NEEDED[name]}" for name in missing)
             raise ValueError(
@@ -360,8 +364,13 @@ class ViTCLI(LightningCLI):
         return [*programs, *start, self.same_split, *run_callbacks(seed, self.record, checkpoints)]
 
     def config_text(self) -> str:
-        """Return all options of a training as YAML, typed or not."""
+        """Return all options of a training as YAML, typed or not, except for what the data tell the model."""
         text = self._parser("fit").dump(self.config["fit"], skip_none=False)
+        if self.told:
+            options = yaml.safe_load(text)
+            for name in self.told:
+                del options["model"]["init_args"][name]
+            text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
         for name in self.typed.single:
             text = text.replace(f"  {name}: 1.0\n", f"  {name}: 1\n")
         return text
@@ -454,11 +463,11 @@ class ViTCLI(LightningCLI):
             if self.subcommand in ("validate", "test"):
                 self.same_split.before = checkpoint.get(SPLIT)
         else:
-            trained = load(str(path))
-            checkpoint = {
-                "hyper_parameters": trained.pretrained_cfg,
-                "state_dict": {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()},
-            }
+            trained = load(str(path), **self.typed.told)
+            state = {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()}
+            if (thresholds := trained.pretrained_cfg.get("thresholds")) is not None:  # of several labels an image
+                state["thresholds"] = torch.tensor(thresholds)
+            checkpoint = {"hyper_parameters": trained.pretrained_cfg, "state_dict": state}
         self.model.check_fits(checkpoint)
         self.model.load_state_dict(checkpoint["state_dict"])
         self.model.take_notes(checkpoint)

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 from lightning import LightningDataModule
 
-from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.own_classes import find_own, path_of
 from vit.commands.parser import Parser
@@ -46,9 +45,10 @@ class TypedArguments:
         own_model: The class of the model that is asked for, if it is a user's own.
         own_data: The class of the data module that is asked for, if it is a user's own.
         given: Names of the arguments of the model that are typed or in a config.
+        of_configs: Those that a config sets to a value.
         optimizer: Whether an optimiser is asked for by ``--optimizer``, as Lightning's command line has it.
         configs: The typed configs.
-        checkpoint: The value of ``--ckpt_path``, or "auto" if a config has that.
+        checkpoint: The value of ``--ckpt_path``, typed or in a config.
         experiment: The value of ``--experiment``.
         experiment_of_config: The name of the experiment in a config.
         root: The folder that contains ``runs/``: the value of ``--trainer.default_root_dir``.
@@ -66,6 +66,7 @@ class TypedArguments:
     own_model: type[Objective] | None = None
     own_data: type[LightningDataModule] | None = None
     given: set[str] = field(default_factory=set)
+    of_configs: set[str] = field(default_factory=set)
     optimizer: bool = False
     configs: list[str] = field(default_factory=list)
     checkpoint: str | None = None
@@ -96,6 +97,11 @@ class TypedArguments:
         return self.own_model or OBJECTIVES.get(self.model, DEFAULT)
 
     @property
+    def types_data(self) -> bool:
+        """Whether the data are named on the command line itself, not by a config alone."""
+        return any(word.split("=")[0] == "--data" for word in self.others)
+
+    @property
     def describes_data(self) -> bool:
         """Whether the data module is one of ours, or derived from it: all of them tell what a model needs to know."""
         return self.own_data is None or issubclass(self.own_data, ImageDataModule)
@@ -117,7 +123,7 @@ def read_typed(arguments: Any) -> TypedArguments:
         model, data = (path_of(parts.get(part)) for part in ("model", "data"))
         own = {"own_model": find_own(model, Objective), "own_data": find_own(data, LightningDataModule)}
         return TypedArguments(model=_class_name(model), **own, given=_arguments_of(parts.get("model")).keys())
-    words = [str(word) for word in arguments]
+    words = [_short(str(word)) for word in arguments]
     for word in words:
         _check_text(word)
     scan = Parser(add_help=False, allow_abbrev=False)
@@ -131,7 +137,6 @@ def read_typed(arguments: Any) -> TypedArguments:
         given={name[1] for word in others if (name := re.match(r"--model\.(?:init_args\.)?(\w+)", word))},
         optimizer=any(re.match(r"--optimizer\b", word) for word in others),
         configs=typed.config,
-        checkpoint=typed.ckpt_path,
         experiment=typed.experiment,
         others=others,
         only_prints=any(word.split("=")[0] in PRINTS for word in words),
@@ -149,6 +154,7 @@ def read_typed(arguments: Any) -> TypedArguments:
     found.model, found.data = _class_name(model), _class_name(data)
     found.own_model, found.own_data = find_own(model, Objective), find_own(data, LightningDataModule)
     found.root = Path(str(root or ""))
+    found.checkpoint = typed.ckpt_path or named.get("checkpoint")
     found.limits |= {name: value for name in BATCHES if (value := vars(about)[name]) is not None}
     found.places |= {name: value for name in PLACES if (value := vars(about)[f"data.{name}"]) is not None}
     found.start, found.told = asked.pop("init_from", None), asked
@@ -156,11 +162,20 @@ def read_typed(arguments: Any) -> TypedArguments:
     return found
 
 
+def _short(word: str) -> str:
+    """Return an option without the names of a config's levels: both spellings mean the same to the parser.
+
+    >>> _short("--model.init_args.depth=3"), _short("--data.class_path"), _short("--data.root")
+    ('--model.depth=3', '--data', '--data.root')
+    """
+    return re.sub(r"^--(model|data)\.(?:class_path(?![^=])|init_args(?=\.))", r"--\1", word)
+
+
 def _read_parts(content: dict[str, Any], found: TypedArguments, asked: dict[str, Any]) -> dict[str, Any]:
     """Read a config: add what it says to ``found``, and what weights do not tell of the model to ``asked``.
 
     Returns:
-        The model, the data and the root of its runs, as far as the config names them.
+        The model, the data, the root of the runs and the checkpoint, as far as the config names them.
     """
     model, data, trainer = (content.get(part) for part in ("model", "data", "trainer"))
     if isinstance(model, str):
@@ -168,17 +183,17 @@ def _read_parts(content: dict[str, Any], found: TypedArguments, asked: dict[str,
     of_model, of_data = _arguments_of(model), _arguments_of(data)
     asked |= {name: of_model[name] for name in READ_OF_MODEL if name in of_model}
     found.given |= of_model.keys()
+    found.of_configs |= {name for name, value in of_model.items() if value is not None}
     found.places |= {name: str(value) for name, value in of_data.items() if name in PLACES}
     found.optimizer |= bool(content.get("optimizer"))
-    if content.get("ckpt_path") == AUTO:
-        found.checkpoint = found.checkpoint or AUTO
     if content.get("experiment") is not None:
         found.experiment_of_config = str(content["experiment"])
     root = None
     if isinstance(trainer, dict):
         found.limits |= limits_of(content)
         root = trainer.get("default_root_dir")
-    named = {"model": path_of(model), "data": path_of(data), "root": root}
+    checkpoint = content.get("ckpt_path")
+    named = {"model": path_of(model), "data": path_of(data), "root": root, "checkpoint": checkpoint}
     return {name: value for name, value in named.items() if value}
 
 
@@ -255,8 +270,11 @@ def _class_name(path: str | None) -> str | None:
 
 
 def _check_not_of_data(typed: TypedArguments) -> None:
-    words = {word.split("=")[0] for word in typed.others} if typed.describes_data else set()
+    if not typed.describes_data:
+        return
+    words = {word.split("=")[0] for word in typed.others}
     for name in typed.objective.from_data:
-        if f"--model.{name}" in words:
+        if f"--model.{name}" in words or name in typed.of_configs:
+            said = f"--model.{name}" if f"--model.{name}" in words else f"{name} of the model in a config"
             remedy = f"set --data.{name}, or leave it out" if name in SET_BY_DATA else "leave it out"
-            raise ValueError(f"--model.{name} is that of the data: {remedy}")
+            raise ValueError(f"{said} is that of the data: {remedy}")

@@ -42,7 +42,8 @@ class LabelledFiles(ImageDataModule, ABC):
         image_size: Rows and columns of the model's input, or one number for both, to which images are scaled and
             cropped. None is the size of the images if all have the same, at most 64 pixels, else a suitable square.
         crop_ratio: Share of each side that a centre crop keeps of validation and test images, in (0, 1], such as 0.875.
-            Training images are cropped alike, or at random by crop_scale.
+            Training images are cropped alike, or at random by crop_scale. None keeps whole images, unless weights
+            without a run are evaluated: then it is theirs.
         test_fraction: Share of the images of each class that is held out for test if the data name no splits.
         skip_damaged: Whether files that cannot be read are left out and named; if not, they are an error at the start.
         duplicates: What is done about files with the same bytes: "warn" names them, "error" stops before the training,
@@ -65,7 +66,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self,
         root: str,
         image_size: int | tuple[int, int] | None = None,
-        crop_ratio: float = 1.0,
+        crop_ratio: float | None = None,
         test_fraction: float = 0.2,
         skip_damaged: bool = False,
         duplicates: Duplicates = "warn",
@@ -77,7 +78,8 @@ class LabelledFiles(ImageDataModule, ABC):
         super().__init__(**kwargs)
         if image_size is not None:
             check_size("image_size", image_size)
-        check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
+        self.crop_ratio = 1.0 if crop_ratio is None else crop_ratio
+        check_positive_share("crop_ratio", self.crop_ratio, "1 keeps whole images")
         check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
         check_choice("duplicates", duplicates, get_args(Duplicates))
         check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")
@@ -88,7 +90,6 @@ class LabelledFiles(ImageDataModule, ABC):
         if not root:  # Path("") is the current folder, and a variable of a shell may be empty
             raise ValueError(f"root ({root!r}) is empty: name a folder of images by --data.root; the current one is .")
         self.root = Path(root)
-        self.crop_ratio = crop_ratio
         self.test_fraction = test_fraction
         self.skip_damaged = skip_damaged
         self.max_pixels = max_pixels

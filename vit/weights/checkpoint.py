@@ -113,7 +113,8 @@ def read_encoder(checkpoint: Mapping[str, Any], path: Path) -> tuple[Arguments, 
     if checkpoint.get("module") == "SequenceReader":  # whose earlier checkpoints do not say it
         about = {"stretch": True} | (about if isinstance(about, Mapping) else {})
     for name, place in (("crop_ratio", init_args), ("thresholds", about), ("stretch", about)):
-        data |= {name: place[name]} if isinstance(place, Mapping) and name in place else {}
+        value = place.get(name) if isinstance(place, Mapping) else None
+        data |= {} if value is None else {name: value}
     return dict(arguments), state, data
 
 
