@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from vit.analysis.intervals import Interval, mean_interval, paired_difference, share_interval, together
+from vit.analysis.intervals import (
+    Interval,
+    mean_interval,
+    mean_interval_of_draws,
+    paired_difference,
+    share_interval,
+    together,
+)
 
 
 def hits(intervals, truth):
@@ -21,6 +28,15 @@ def test_intervals_hold_in_about_95_of_100_cases():
         means.append(mean_interval(torch.randn(6, generator=draw) + 2))
     for found, truth in ((shares, 0.9), (differences, 0.18), (means, 2)):
         assert 0.92 < hits(found, truth) < 0.98
+
+
+def test_an_interval_over_draws_holds_for_draws_that_differ_more_than_images_let_them():
+    generator, found = torch.Generator().manual_seed(0), []
+    for _ in range(300):
+        of_draws = 0.1 * torch.randn(6, 1, generator=generator)  # a random order is better or worse on all images
+        of_images = 0.5 * torch.randn(1, 200, generator=generator)
+        found.append(mean_interval_of_draws(of_draws + of_images))
+    assert 0.92 < hits(found, 0) < 0.99
 
 
 def test_a_paired_difference_is_clear_where_two_samples_would_not_tell():

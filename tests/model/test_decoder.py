@@ -259,6 +259,15 @@ def test_tied_output_is_the_product_with_the_embedding_and_saves_a_matrix(tokens
     assert sizes[0] - sizes[1] == V * D
 
 
+def test_the_angles_of_a_decoder_in_double_precision_are_as_precise():
+    decoder = randomised(TransformerDecoder(12, 24, depth=1, num_heads=3, max_length=300, positions="rope")).eval()
+    tokens, seen = torch.arange(300)[None] % 12, []
+    decoder.blocks[0].register_forward_pre_hook(lambda _, __, named: seen.append(named["angles"]), with_kwargs=True)
+    decoder(tokens)
+    assert seen[0].dtype == torch.float64
+    assert_close(seen[0][:, 1], torch.arange(300, dtype=torch.float64) / 10_000 ** (2 / 8), rtol=0, atol=1e-12)
+
+
 def test_fixed_codes_are_not_trained_and_those_of_the_formula():
     decoder = TransformerDecoder(V, D, 1, 3, T, positions="sincos")
     assert not decoder.pos_embed.requires_grad

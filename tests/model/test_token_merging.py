@@ -10,7 +10,7 @@ import vit
 import vit.timm_models
 from tests.architectures import EXACT, randomised
 from vit.explain import explain
-from vit.model.token_merging import match_patches
+from vit.model.token_merging import Merged, _merge, match_patches
 
 SIZES = {"image_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 5}
 POOLINGS = {
@@ -116,6 +116,16 @@ def test_a_token_is_the_mean_of_its_patches_and_counts_as_often_in_attention():
         weights = torch.bincount(match_patches(keys, 2)[0]).double()
         totals = torch.zeros(12, 24, dtype=torch.float64).index_add(0, numbers, expected[0] * weights[:, None])
         assert_close(found.tokens[0], totals / sizes[:, None], **EXACT)
+
+
+def test_a_token_counts_its_patches_in_bfloat16_as_well():
+    tokens = torch.ones(1, 1024, 8, dtype=torch.bfloat16)
+    sizes = torch.ones(1, 1024)
+    merged = _merge(Merged(tokens, sizes, torch.arange(1024)[None]), tokens, 500)
+    assert merged.sizes.max() == merged.groups.bincount().max() == 501
+    assert merged.tokens.dtype == torch.bfloat16
+    merging = vit.TokenMerging(made().to(torch.bfloat16), r=2)
+    assert merging._encode(torch.randn(1, 3, 16, 16, dtype=torch.bfloat16)).sizes.dtype == torch.float32
 
 
 def test_images_of_another_size_and_overlapping_patches_are_merged():

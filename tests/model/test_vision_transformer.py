@@ -916,6 +916,10 @@ def test_images_of_several_sizes_are_packed_up_to_a_number_of_tokens(monkeypatch
         monkeypatch.setitem(vision_transformer.PACKED_TOKENS, "cpu", most)
         assert_close(model.forward_mixed_features(images), expected, **EXACT)
         assert packs == tokens
+    monkeypatch.setattr(vision_transformer, "PACKED_TOKENS", {})  # as on a GPU, where all are one pack
+    packs.clear()
+    assert_close(model.forward_mixed_features(images), expected, **EXACT)
+    assert packs == [2 * 16 + 7 + 22 + 2]
 
 
 @pytest.mark.parametrize("hooked", ["blocks.1", "blocks.1.attn"])

@@ -5,19 +5,19 @@ import torch
 import torch._inductor.config
 from torch._dynamo.utils import counters
 
-from vit.objectives.classify.objective import ViTClassifier
+from vit.objectives import MultilabelClassifier, ViTClassifier
 from vit.training.compilation import blocks_of, compile_for_training
 
 SIZES = {"image_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 2, "num_classes": 3}
 BATCH = torch.arange(2 * 3 * 12 * 12, dtype=torch.uint8).reshape(2, 3, 12, 12), torch.tensor([0, 2])
 
 
-@pytest.fixture
-def compiled(monkeypatch):
+@pytest.fixture(params=[ViTClassifier])
+def compiled(request, monkeypatch):
     """A classifier that is compiled without a C++ compiler, and counts its programs from zero."""
     monkeypatch.setattr("torch.compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
-    classifier = ViTClassifier(compile=True, patch_drop=0.5, **SIZES)
+    classifier = request.param(compile=True, patch_drop=0.5, **SIZES)
     classifier.configure_model()
     counters.clear()  # of the small function that is compiled first
     yield classifier
@@ -57,10 +57,12 @@ def test_the_gradient_of_a_compiled_step_is_that_of_the_equation(compiled):
         torch.testing.assert_close(ours, weight.grad)
 
 
+@pytest.mark.parametrize("compiled", [ViTClassifier, MultilabelClassifier], indirect=True)
 @pytest.mark.parametrize("step", ["validation_step", "test_step", "predict_step"])
 def test_evaluation_and_prediction_compile_nothing(compiled, step):
     compiled.eval().evaluation = compiled.new_evaluation()
     images, labels = BATCH
+    labels = labels if type(compiled) is ViTClassifier else torch.eye(3)[labels]
     with torch.no_grad():
         getattr(compiled, step)((images, ["a", "b"], []) if step == "predict_step" else (images, labels), 0)
     assert programs() == 0

@@ -55,6 +55,24 @@ def test_the_checkpoint_holds_the_average_as_its_weights_and_the_training_weight
     assert torch.equal(checkpoint["training_weights"]["network.head.bias"], steps[-1])
 
 
+def test_a_resumed_training_counts_no_step_twice(tmp_path, monkeypatch):
+    counted, update = [], EMA.on_train_batch_end
+
+    def counting(self, trainer, pl_module, *args):
+        before = self.last_step
+        update(self, trainer, pl_module, *args)
+        counted.append((self.last_step, self.last_step != before))
+
+    monkeypatch.setattr(EMA, "on_train_batch_end", counting)
+    monkeypatch.chdir(tmp_path)
+    command = ["fit", *TINY, "--data.batch_size", "300", "--model.ema_decay", "0.3", "--experiment", "resumed"]
+    command += ["--trainer.accumulate_grad_batches", "2", "--trainer.max_steps"]
+    run_command(*command, "2")
+    counted.clear()
+    run_command(*command, "4", "--ckpt_path", "runs/resumed/version_0")
+    assert [step for step, is_counted in counted if is_counted] == [3, 4]
+
+
 def test_without_ema_the_checkpoint_holds_no_training_weights(finished):
     assert "training_weights" not in torch.load(finished / "checkpoints/last.ckpt", weights_only=True)
 

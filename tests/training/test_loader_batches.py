@@ -7,6 +7,7 @@ import torch
 
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
+from vit.objectives import MultilabelClassifier, ViTClassifier
 from vit.training.loader_batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
 
 IMAGES, LABELS = torch.rand(3, 1, 4, 4), torch.tensor([0, 2, 1])
@@ -77,6 +78,22 @@ def test_shares_are_kept_for_the_training_and_several_labels_are_left_to_the_obj
     for labels in (shares, torch.tensor([[1, 1, 0]] * 3)):
         assert BroughtBatches().read((IMAGES, labels), module)[1].equal(labels)
         assert checked.pop().equal(labels)
+
+
+def test_a_classifier_learns_from_no_rows_that_are_not_shares_and_from_no_class_alone():
+    sizes = {"image_size": 4, "in_channels": 1, "patch_size": 4, "embed_dim": 4, "depth": 1, "num_heads": 1}
+    classifier = ViTClassifier(**sizes, num_classes=3)
+    several = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
+    with pytest.raises(ValueError, match="a row of labels does not sum to one: give the share of each class, or for"):
+        BroughtBatches().read((IMAGES, several), classifier)
+    smoothed = torch.tensor([[0.9, 0.05, 0.05]] * 3)
+    assert BroughtBatches().read((IMAGES, smoothed), classifier)[1] is smoothed
+    alone = ViTClassifier(**sizes, num_classes=1)
+    for labels in (torch.tensor([[1.0], [0.0], [1.0]]), torch.zeros(3, dtype=torch.long)):
+        with pytest.raises(ValueError, match="the probability of one class alone is always 1: add --model Multilabel"):
+            BroughtBatches().read((IMAGES, labels), alone)
+    of_several = MultilabelClassifier(**sizes, num_classes=3)
+    assert BroughtBatches().read((IMAGES, several), of_several)[1] is several
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.weights.formats.openai import OPENAI
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.sources import GELU_TANH
 
@@ -397,7 +398,7 @@ def test_the_usual_norm_eps_of_a_family_is_a_guess():
     )
     state = ViTForImageClassification(config).state_dict()
     report = vit.load(state, num_heads=HEADS, mlp="gelu").load_report
-    assert report.assumed == ["norm_eps 1e-12"]
+    assert report.assumed == ["norm_eps 1e-12", "mean and std usual for transformers (ViT)"]
 
 
 def test_a_head_without_its_weight_is_refused_with_a_remedy():
@@ -556,6 +557,61 @@ def folder_of(tmp_path, **config):
 def test_architectures_of_timm_with_other_parts_are_refused_by_name(name, tmp_path):
     with pytest.raises(ValueError, match=f"architecture '{name}' is of timm's .* models, which the backbone does not"):
         vit.load(folder_of(tmp_path, architecture=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "message"),
+    [
+        ("vit_base_patch16_rpn_224", "avg", "its blocks are ResPostBlock of timm, which compute something else"),
+        ("vit_tiny_patch16_224", "max", "its pooling is 'max', which the backbone lacks"),
+    ],
+)
+def test_a_folder_of_timm_is_refused_for_what_its_module_is_refused_for(tmp_path, name, pool, message):
+    theirs = timm.create_model(name, **SMALL, global_pool=pool, class_token=False)
+    with pytest.raises(ValueError, match=message):
+        vit.load(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    config = {"architecture": name, "global_pool": pool, "model_args": SMALL | {"class_token": False}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        vit.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        (
+            "vit_small_patch16_dinov3",
+            {"rope_temperature": 1e4},
+            "have temperature 10000.0, and those of the backbone 100",
+        ),
+        ("vit_small_patch16_dinov3", {"rope_rotate_half": False}, "have rotate_half False, and those of the backbone"),
+        (
+            "vit_tiny_patch16_224",
+            {"mlp_layer": timm.layers.GluMlp, "act_layer": torch.nn.SiLU},
+            "its MLP is gated by the second half",
+        ),
+    ],
+)
+def test_a_module_of_timm_with_other_settings_is_refused(name, other, message):
+    with pytest.raises(ValueError, match=message):
+        vit.load(timm.create_model(name, **SMALL, **other))
+
+
+def test_of_two_models_in_a_file_none_is_taken_by_chance():
+    state = vit.VisionTransformer(**OURS).state_dict()
+    both = {f"{who}.{name}": tensor for who in ("student", "teacher") for name, tensor in state.items()}
+    with pytest.raises(ValueError, match=r"there are several models \(student\., teacher\.\): give the tensors of one"):
+        vit.load(both, strict=False, num_heads=HEADS)
+
+
+def test_the_blocks_of_a_deeper_text_model_are_none_of_the_images():
+    sizes = {name: OURS[name] for name in ("image_size", "patch_size", "embed_dim", "num_heads")}
+    images, texts = (vit.VisionTransformer(**sizes, num_classes=8, pre_norm=True, depth=depth) for depth in (2, 4))
+    state = OPENAI.write(images.state_dict(), {}, "visual.")
+    of_texts = OPENAI.write(texts.state_dict(), {})
+    state |= {name: tensor for name, tensor in of_texts.items() if name.startswith("transformer.")}
+    assert vit.load(state, num_heads=HEADS, mlp="gelu", norm_eps=1e-6).config["depth"] == 2
 
 
 def test_the_name_of_a_siglip_of_timm_tells_its_activation(tmp_path):

@@ -109,6 +109,35 @@ def mean_interval(values: Tensor, comparisons: int = 1) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def mean_interval_of_draws(values: Tensor) -> Interval:
+    """Average one number for each draw and image, with an interval over further draws and images: (K, B) -> Interval.
+
+    Draws and images vary independently, so that the variances of both means add up (Student's t, with the degrees of
+    freedom of Satterthwaite 1946).
+
+    >>> import torch
+    >>> str(mean_interval_of_draws(torch.tensor([[0.0, 2.0], [2.0, 4.0]])))
+    '2.00 (-4.08 to 8.08)'
+
+    Raises:
+        ValueError: If there are fewer than 2 draws or 2 images.
+    """
+    from scipy.special import stdtrit
+
+    if min(values.shape) < 2:
+        raise ValueError(f"there are too few draws or images {tuple(values.shape)} for an interval: give at least 2")
+    values = values.detach().cpu().double()
+    parts = [
+        (values.mean(dim=other).var().item() / count, count - 1)
+        for other, count in ((1, len(values)), (0, values.shape[1]))
+    ]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / count for part, count in parts) if variance else 1.0
+    half = float(stdtrit(freedom, _level(1))) * math.sqrt(variance)
+    mean = values.mean().item()
+    return Interval(mean, mean - half, mean + half)
+
+
 def halves(values: Tensor) -> tuple[Tensor, Tensor]:
     """Split numbers of images, (B, ...), into two halves: one to choose by, and the other one to report.
 

@@ -13,12 +13,13 @@ from vit.analysis.accuracy import accuracy
 from vit.analysis.answer import Answer, listed
 from vit.analysis.head_removal import PruningPoint, Shared, pruning_curve
 from vit.analysis.importance import weight_importance
-from vit.analysis.intervals import Interval, halves, mean_interval, paired_difference, percent, together
+from vit.analysis.intervals import Interval, halves, mean_interval_of_draws, paired_difference, percent, together
 from vit.analysis.pruning import prune_heads
 from vit.analysis.trained_model import TrainedModel
 
 ORDERS = ("importance", "oracle", "weight")
-CONTROLS = 3  # random draws of heads, and times of each point of the other orders
+ROUNDS = 3  # times of each point of an order
+DRAWS = 6  # of random heads
 COST = 0.01  # accuracy that may be lost
 
 
@@ -26,10 +27,8 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     """Prune heads in four orders, and measure accuracy and speed."""
     model, batches, ranking, shared = subject.model, subject.batches, subject.ranking, Shared()
     options = {"rerank": False, "shared": shared}
-    curves = {order: pruning_curve(model, batches, ranking, order, rounds=CONTROLS, **options) for order in ORDERS}
-    draws = [  # all draws together are timed as often as one of the other orders
-        pruning_curve(model, batches, ranking, "random", seed=seed, rounds=1, **options) for seed in range(CONTROLS)
-    ]
+    curves = {order: pruning_curve(model, batches, ranking, order, rounds=ROUNDS, **options) for order in ORDERS}
+    draws = [pruning_curve(model, batches, ranking, "random", seed=seed, rounds=1, **options) for seed in range(DRAWS)]
     curves["random"] = _mean_curve(draws)
     charts.draw_pruning(curves, folder / "pruning.png")
     full = curves["importance"][0]
@@ -43,7 +42,7 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
         f"and {at_half['importance'].speedup:.2f} times as fast; ranked by the rise of the loss without them on "
         f"{percent(at_half['oracle'].accuracy)}, by the size of weights on {percent(at_half['weight'].accuracy)}. "
         f"{_can_go(curves['importance'])} Heads are ranked once, and nothing is trained in between.",
-        f"With {left} random heads left, it is right on {percent(at_half['random'].accuracy)} (mean of {CONTROLS} "
+        f"With {left} random heads left, it is right on {percent(at_half['random'].accuracy)} (mean of {DRAWS} "
         f"draws), {_apart(at_half['importance'], of_draws)}; without any head on "
         f"{percent(curves['random'][-1].accuracy)}.",
         {"pruning.png": "Accuracy as heads are removed in four orders, and over the measured speed"},
@@ -73,9 +72,9 @@ def _can_go(points: Sequence[PruningPoint]) -> str:
 
 
 def _apart(ranked: PruningPoint, at_random: Sequence[PruningPoint]) -> str:
-    """Say how far the accuracy in one order is from the mean accuracy in random orders."""
+    """Say how far the accuracy in one order is from that in random orders, of which some were drawn."""
     draws = torch.tensor([point.right for point in at_random], dtype=torch.double)
-    difference = mean_interval(torch.tensor(ranked.right, dtype=torch.double) - draws.mean(dim=0))
+    difference = mean_interval_of_draws(torch.tensor(ranked.right, dtype=torch.double) - draws)
     if not difference.is_clear:
         return f"which cannot be told apart from the order by the gradient ({difference.as_points()} below it)"
     if difference.value < 0:
@@ -100,7 +99,7 @@ def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer
     charts.draw_layers(curves, anywhere, folder / "layers.png")
     return Answer(
         f"With all heads, the model is right on {percent(full.accuracy)}. {_layers_apart(without)}",
-        f"Without {count} random heads of all layers, the model is right on {percent(anywhere)} (mean of {CONTROLS} "
+        f"Without {count} random heads of all layers, the model is right on {percent(anywhere)} (mean of {DRAWS} "
         "draws).",
         {"layers.png": "Accuracy as the heads of one layer are removed, for each layer"},
     )
@@ -142,7 +141,7 @@ def _without_random_heads(subject: TrainedModel, every: Mapping[int, Sequence[in
     """Return the accuracy without ``count`` of these heads, drawn at random: the mean of several draws."""
     heads = [(layer, head) for layer, of_layer in every.items() for head in of_layer]
     accuracies = []
-    for seed in range(CONTROLS):
+    for seed in range(DRAWS):
         drawn: dict[int, list[int]] = {}
         for i in torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))[:count].tolist():
             drawn.setdefault(heads[i][0], []).append(heads[i][1])

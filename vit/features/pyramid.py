@@ -19,11 +19,11 @@ NORM_EPS = 1e-6  # as in the authors' code
 class FeaturePyramid(nn.Module):
     """A backbone with a simple feature pyramid: images to maps at several strides (ViTDet, Li et al. 2022).
 
-    Every map is computed from the last map of the backbone, after its final norm. For a finer stride, transposed
-    convolutions double rows and columns and halve the channels, with a norm and a GELU between two of them. For a
-    coarser stride, the maximum over the cells is taken. A 1 x 1 and a 3 x 3 convolution follow, each with a norm over
-    the channels. Convolutions start with PyTorch's weights, as in the authors' code. The pyramid has the device and the
-    type of the backbone.
+    Every map is computed from the last map of the backbone, after its norm unless that comes after the pooling. For a
+    finer stride, transposed convolutions double rows and columns and halve the channels, with a norm and a GELU between
+    two of them. For a coarser stride, the maximum over the cells is taken. A 1 x 1 and a 3 x 3 convolution follow, each
+    with a norm over the channels. Convolutions start with PyTorch's weights, as in the authors' code. The pyramid has
+    the device and the type of the backbone.
 
     A cell of stride s at row i and column j stands for the pixels from row s i and column s j on. If the coarse cells
     do not divide the grid of the patches, the last ones reach beyond it; the authors pad the images instead.

@@ -162,7 +162,8 @@ class TransformerDecoder(nn.Module):
         states = self.token_embed(tokens.long())
         angles = None
         if self.pos_embed is None:
-            places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+            dtype = torch.promote_types(states.dtype, torch.float32)
+            places = torch.arange(start, start + tokens.shape[1], device=tokens.device, dtype=dtype)
             angles = rotary_angles(places, self.head_dim)
         else:
             states = states + self.pos_embed[:, start : start + tokens.shape[1]]

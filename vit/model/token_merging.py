@@ -100,7 +100,9 @@ class TokenMerging(nn.Module):
         # Not len(), which would fix the size in an exported program.
         batch, count = tokens.shape[0], tokens.shape[1] - self.model.num_prefix_tokens
         groups = repeat(torch.arange(count, device=tokens.device), "n -> b n", b=batch)
-        merged = Merged(tokens, tokens.new_ones(batch, count), groups)
+        # bfloat16 cannot count beyond 256.
+        sizes = tokens.new_ones(batch, count, dtype=torch.promote_types(tokens.dtype, torch.float32))
+        merged = Merged(tokens, sizes, groups)
         for block in self.model.blocks:
             merged = self._run(block, merged)
         return merged
@@ -142,8 +144,8 @@ def _merge(merged: Merged, keys: Tensor, r: int) -> Merged:
     sizes = torch.zeros_like(merged.sizes[:, r:]).scatter_add(1, numbers, merged.sizes)
     places = repeat(numbers, "b n -> b n d", d=patches.shape[2])
     weighted = patches * rearrange(merged.sizes, "b n -> b n 1")
-    means = torch.zeros_like(patches[:, r:]).scatter_add(1, places, weighted) / rearrange(sizes, "b n -> b n 1")
-    return Merged(torch.cat([prefix, means], dim=1), sizes, numbers.gather(1, merged.groups))
+    means = torch.zeros_like(weighted[:, r:]).scatter_add(1, places, weighted) / rearrange(sizes, "b n -> b n 1")
+    return Merged(torch.cat([prefix, means.to(prefix.dtype)], dim=1), sizes, numbers.gather(1, merged.groups))
 
 
 def _split(merged: Merged, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -372,10 +372,10 @@ class VisionTransformer(nn.Module):
         """Group batches into packs of at most ``PACKED_TOKENS`` patches; a larger batch is a pack by itself."""
         most = PACKED_TOKENS.get(batches[0].device.type, math.inf)
         packs: list[list[Tensor]] = []
-        tokens = math.inf
+        tokens = 0
         for batch in batches:
             of_batch = len(batch) * math.prod(self.patch_embed.grid_of(*batch.shape[-2:]))
-            if tokens + of_batch > most:
+            if not packs or tokens + of_batch > most:
                 packs.append([])
                 tokens = 0
             packs[-1].append(batch)

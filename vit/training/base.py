@@ -242,10 +242,12 @@ class Objective(LightningModule, ABC):
         trainer = self.trainer
         is_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         every = trainer.log_every_n_steps
-        if (is_step and every and (trainer.global_step + 1) % every == 0) or trainer.is_last_batch:
+        is_due = is_step and every and (trainer.global_step + 1) % every == 0
+        if is_due or trainer.is_last_batch:
             self.log("train_loss", self.loss_sum / self.loss_count, prog_bar=True)
             self.log("lr", trainer.optimizers[0].param_groups[-1]["lr"])
-            self._reset_loss()
+            if is_due or not every:  # Lightning's loggers drop the value of a last batch that is not due
+                self._reset_loss()
         return loss
 
     def mean_of_counted(self, losses: Tensor, counted: Tensor) -> Tensor:

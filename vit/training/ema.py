@@ -45,10 +45,13 @@ class EMA(Callback):
             for name, parameter in pl_module.named_parameters()
         }
         self.kept = {}
-        self.last_step = trainer.global_step
         if self.resumed_weights is not None:
             pl_module.load_state_dict(self.resumed_weights, strict=False)
             self.resumed_weights = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the step of a resumed training, which Lightning restores after ``on_fit_start``."""
+        self.last_step = trainer.global_step
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:

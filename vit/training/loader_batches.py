@@ -143,6 +143,8 @@ class BroughtBatches:
             num_classes = getattr(module.network, "num_classes", 0)
             if num_classes and (is_first or labels.device.type == "cpu"):  # reading from a GPU waits for it
                 check_labels_of_batch(labels, num_classes)
+                if module.training and hasattr(module, "check_trained_labels"):
+                    module.check_trained_labels(labels)
             if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):
                 labels = one_class_each(labels)
                 if labels.ndim == 2 and hasattr(module, "check_labels"):

@@ -105,8 +105,8 @@ def _tells_pool(format: Format, arguments: Arguments) -> bool:
 def _read_data(source: Source, format: Format, arguments: Arguments, report: LoadReport) -> dict[str, Any]:
     """Return what is known of the data; the report gets what is assumed."""
     data = dict(format.data) if arguments["in_channels"] == 3 else {}
-    if not data and not source.data.get("mean"):
-        report.assumed.append("mean and std of 0.5")
+    if not source.data.get("mean"):
+        report.assumed.append(f"mean and std usual for {format.name}" if data else "mean and std of 0.5")
     data |= source.data
     if len(data.get("class_names") or ()) != arguments["num_classes"]:
         data.pop("class_names", None)  # names of a head that was left out

@@ -38,6 +38,16 @@ TOLD_BY_TENSORS = {
 }
 TOLD_BY_ARCHITECTURE = ("num_heads", "mlp", "norm_eps")
 READ = {"num_heads", "img_size", "global_pool", "act_layer"}  # further ones that are read
+# Settings of timm's rotary positions that the backbone has, and no others.
+ROTARY_OF_TIMM = {
+    "temperature": 100.0,
+    "min_period": None,
+    "max_period": None,
+    "normalize_coords": "separate",
+    "grid_offset": 0.0,
+    "grid_indexing": "ij",
+    "rotate_half": True,
+}
 MLPS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "swiglu"}
 
 
@@ -139,21 +149,32 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
         if theirs in changed:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
     pool = changed.get("global_pool", config.get("global_pool"))
+    if pool not in (None, "", *POOLS):
+        raise ValueError(f"its pooling is {pool!r}, which the backbone lacks")
     # The head of a distilled DeiT tells its pooling.
     return stated | ({"pool": POOLS[pool]} if pool in POOLS and "dist_token" not in state else {})
 
 
 def _read_architecture_of_timm(name: str, state: State) -> Arguments:
-    """Return what an architecture of timm tells, if timm is installed and has it in the width of these tensors."""
+    """Return what an architecture of timm tells, if timm is installed and has it in the width of these tensors.
+
+    Raises:
+        ValueError: If its blocks compute something else than those of the backbone.
+    """
     try:
         import timm
 
         with torch.device("meta"):
             model = timm.create_model(name)
+    except (ImportError, RuntimeError):
+        return {}
+    if hasattr(model, "blocks"):
+        _check_blocks_of_timm(model)
+    try:
         told = _read_module_of_timm(model)
         same_width = model.embed_dim == len(state["patch_embed.proj.weight"])
         return {name: told[name] for name in TOLD_BY_ARCHITECTURE} if same_width else {}
-    except (ImportError, RuntimeError, AttributeError, KeyError, ValueError):
+    except (AttributeError, KeyError, ValueError):  # such as a pooling that model_args replaces
         return {}
 
 
@@ -259,11 +280,8 @@ def read_timm(name: str, origin: str) -> Source:
 
 def _read_module_of_timm(module: nn.Module) -> Arguments:
     """Return what a model of timm tells: sizes, heads, activation, pooling."""
+    _check_blocks_of_timm(module)
     block, size = module.blocks[0], getattr(module.patch_embed, "img_size", None)
-    what, rope = type(block).__name__, getattr(module, "rope", None)
-    if what not in ("Block", "EvaBlock") or (rope is not None and type(rope).__name__ != "RotaryEmbeddingDinoV3"):
-        what += "" if rope is None else f" and {type(rope).__name__}"
-        raise ValueError(f"its blocks are {what} of timm, which compute something else than those of the backbone")
     stated: Arguments = {"num_heads": block.attn.num_heads, "norm_eps": getattr(block.norm1, "eps", 1e-6)}
     if size is not None:
         stated["image_size"] = tuple(size)
@@ -280,3 +298,19 @@ def _read_module_of_timm(module: nn.Module) -> Arguments:
     if pool in POOLS and not hasattr(module, "dist_token"):
         stated["pool"] = POOLS[pool]
     return stated
+
+
+def _check_blocks_of_timm(module: nn.Module) -> None:
+    """Check that the blocks of a model of timm compute what those of the backbone do."""
+    block, rope = module.blocks[0], getattr(module, "rope", None)
+    what = type(block).__name__
+    if what not in ("Block", "EvaBlock") or (rope is not None and type(rope).__name__ != "RotaryEmbeddingDinoV3"):
+        what += "" if rope is None else f" and {type(rope).__name__}"
+        raise ValueError(f"its blocks are {what} of timm, which compute something else than those of the backbone")
+    for name, usual in ROTARY_OF_TIMM.items():
+        if (other := getattr(rope, name, usual)) != usual:
+            raise ValueError(f"its rotary positions have {name} {other!r}, and those of the backbone {usual!r}")
+    if getattr(block.mlp, "gate_last", False):
+        raise ValueError(
+            "its MLP is gated by the second half of its hidden layer, and that of the backbone by the first half"
+        )

@@ -86,6 +86,12 @@ def test_the_threshold_of_a_class_has_its_highest_f1(rows):
             assert evaluated(logits, labels, changed).scores(NAMES)["classes"][number]["f1"] <= scores[number]["f1"]
 
 
+def test_the_threshold_of_a_class_is_far_from_the_probabilities_on_both_sides():
+    logits = torch.tensor([[0.9], [0.3003], [0.1]]).logit()
+    evaluation = evaluated(logits, torch.tensor([[1.0], [1.0], [0.0]]), torch.full((1,), 0.5))
+    assert evaluation.best_thresholds().item() == pytest.approx((0.3003 + 0.1) / 2)
+
+
 def test_rows_that_pad_a_batch_do_not_count(rows):
     logits, labels = rows
     padded = torch.cat([labels, torch.full((7, 5), -1.0)])

@@ -68,11 +68,20 @@ def youden_threshold(probabilities: Tensor, is_positive: Tensor) -> float | None
         return None
     false_positives, true_positives, thresholds = binary_roc(probabilities, is_positive.long())
     # The first point, above all probabilities, is no threshold between two of them.
-    best = thresholds[1:][(true_positives - false_positives)[1:].argmax()]
-    below = probabilities[probabilities < best]
-    middle = (best + below.max()) / 2 if len(below) else best
+    return float(between(probabilities, thresholds[1:][(true_positives - false_positives)[1:].argmax()]))
+
+
+def between(probabilities: Tensor, lowest: Tensor) -> Tensor:
+    """Return the middle of the lowest positive probability and the next one below it, a threshold far from both.
+
+    >>> import torch
+    >>> between(torch.tensor([0.1, 0.25, 0.5, 0.9]), torch.tensor(0.5))
+    tensor(0.3750)
+    """
+    below = probabilities[probabilities < lowest]
+    middle = (lowest + below.max()) / 2 if len(below) else lowest
     # Between neighbouring floats there is no number: the middle is rounded to one of them.
-    return float(middle if (middle > below).all() else best)
+    return middle if (middle > below).all() else lowest
 
 
 def threshold_scores(probabilities: Tensor, is_positive: Tensor, threshold: float) -> dict[str, float | None]:

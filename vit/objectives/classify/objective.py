@@ -156,6 +156,21 @@ class ViTClassifier(Objective, EncoderModule):
         if self.hparams.freeze is not None:
             freeze_blocks(self.network, self.hparams.freeze)
 
+    def check_trained_labels(self, labels: Tensor) -> None:
+        """Check that a softmax can learn from the labels of a training batch, (B,) or (B, num_classes).
+
+        Raises:
+            ValueError: If there is one class, or the shares of an image do not sum to one.
+        """
+        if self.network.num_classes == 1:
+            raise ValueError("the probability of one class alone is always 1: add --model MultilabelClassifier")
+        are_shares = labels.ndim == 2 and labels.is_floating_point()
+        if are_shares and not torch.allclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2):
+            raise ValueError(
+                "a row of labels does not sum to one: give the share of each class, or for several labels an image add "
+                "--model MultilabelClassifier"
+            )
+
     def check_labels(self, labels: Tensor) -> None:
         """Check that the images of a split have one class each.
 

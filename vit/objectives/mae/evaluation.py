@@ -10,7 +10,7 @@ class ReconstructionEvaluation(FeatureEvaluation):
 
     @property
     def reconstruction_error(self) -> float:
-        """Mean squared error of hidden patches, each normalised; a prediction of their means would have about 1."""
+        """Mean squared error of hidden patches, each normalised; their means have 1, or less if they are plain."""
         return self.loss
 
     def scores(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class MaskedAutoencoder(FeatureLearner):
         "Error of reconstruction",
         "lower",
         unit="",
-        note="of hidden patches, each normalised: its mean has about 1",
+        note="of hidden patches, each normalised: its mean has 1, or less if it is plain",
     )
     pictures = (
         Picture(

@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import (
     binary_precision_recall_curve,
 )
 
-from vit.objectives.classify.curves import areas
+from vit.objectives.classify.curves import areas, between
 from vit.objectives.classify.evaluation import MISTAKES
 from vit.objectives.image_rows import PADDING, ImageRows
 from vit.support.precision import most_precise
@@ -140,14 +140,17 @@ class MultilabelEvaluation:
         return self._average_precision(self.rows["of_views"]).nanmean().item()
 
     def best_thresholds(self) -> Tensor:
-        """Return the threshold of the highest F1 for each class, (C,); classes without images keep the present one."""
+        """Return the threshold of the highest F1 for each class, (C,), between two probabilities.
+
+        Classes without images keep the present one.
+        """
         best = self.thresholds.clone()
         for number in self._scored():
             precision, recall, thresholds = binary_precision_recall_curve(
                 self.probabilities[:, number], self.targets[:, number].long()
             )
             f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
-            best[number] = thresholds[f1[: len(thresholds)].argmax()]
+            best[number] = between(self.probabilities[:, number], thresholds[f1[: len(thresholds)].argmax()])
         return best
 
     def scores(self, class_names: Sequence[str]) -> dict[str, Any]:

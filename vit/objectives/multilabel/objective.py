@@ -60,6 +60,9 @@ class MultilabelClassifier(ViTClassifier):
     def check_labels(self, labels: Tensor) -> None:
         """Take any number of labels."""
 
+    def check_trained_labels(self, labels: Tensor) -> None:
+        """Take any number of classes and labels."""
+
     def on_train_start(self) -> None:
         """Start the schedule, and count the labels for ``positive_weights``."""
         super().on_train_start()
@@ -134,6 +137,7 @@ class MultilabelClassifier(ViTClassifier):
         """Draw the last evaluation, and attention on images of its split, into a folder."""
         draw_multilabel(self, folder, split, image_set)
 
+    @torch.compiler.set_stance("force_eager")
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Return the probability of each class for the readable images of a batch, (B, num_classes)."""
         images, files, _ = batch

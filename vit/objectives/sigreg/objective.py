@@ -19,8 +19,8 @@ from vit.support.checks import check_share
 class SIGReg(ViewLearner):
     """Learns features without labels: alike for the views of an image, normally distributed over images.
 
-    LeJEPA (Balestriero and LeCun 2025): the loss pulls the views of an image to their mean. Sketched isotropic Gaussian
-    regularisation (SIGReg) keeps the features of all images from becoming the same.
+    LeJEPA (Balestriero and LeCun 2025): the loss pulls the views of an image to the mean of the large ones. Sketched
+    isotropic Gaussian regularisation (SIGReg) keeps the features of all images from becoming the same.
 
     Args:
         sigreg_weight: Weight of the regularisation in the loss, in (0, 1); the rest is that of the invariance.
@@ -42,7 +42,7 @@ class SIGReg(ViewLearner):
         return ProjectedEncoder(encoder, self.hparams.projection_dim)
 
     def view_losses(self, views: list[Tensor], is_real: Tensor, step: int) -> Tensor:
-        """Return the loss of each image: how far its views are from their mean, and the regularisation of all."""
+        """Return the loss of each image: how far its views are from the mean of the large ones, and SIGReg."""
         projected = self.embed(self.network, views)
         with torch.autocast(self.device.type, enabled=False):  # bfloat16 has 8 bits for the angles
             return self.losses_of_projections(projected, is_real, step)

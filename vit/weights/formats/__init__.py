@@ -86,7 +86,7 @@ def format_for(library: str, arguments: Arguments) -> tuple[Format, str]:
     if arguments["pre_norm"]:
         return transformers.CLIP, "vision_model."
     if arguments["pool"] == "map":
-        return transformers.SIGLIP, ""
+        return transformers.SIGLIP, "vision_model."
     if distilled:
         return transformers.DEIT, "deit."
     if arguments["layer_scale"] is not None:

@@ -105,20 +105,27 @@ class Format:
     before_writing: Callable[[State], State] = _unchanged
 
     def prefix_in(self, names: Collection[str]) -> str | None:
-        """Return the prefix of all names in a state dict of this format, or None if it has another format."""
+        """Return the prefix of all names in a state dict of this format, or None if it has another format.
+
+        Raises:
+            ValueError: If several models of this format have prefixes of one length, so that none is the outer one.
+        """
         first, *others = self.needs
-        prefixes = sorted({name.removesuffix(first) for name in names if name.endswith(first)}, key=len)
-        for prefix in prefixes:
-            if all(prefix + name in names for name in others) and not any(
-                prefix + name in names for name in self.lacks
-            ):
-                return prefix
-        return None
+        found = [
+            prefix
+            for prefix in (name.removesuffix(first) for name in names if name.endswith(first))
+            if all(prefix + name in names for name in others) and not any(prefix + name in names for name in self.lacks)
+        ]
+        shortest = sorted(prefix for prefix in found if len(prefix) == min(map(len, found)))
+        if len(shortest) > 1:
+            raise ValueError(f"there are several models ({', '.join(shortest)}): give the tensors of one of them")
+        return shortest[0] if shortest else None
 
     def read(self, state: State, prefix: str) -> Reading:
         """Return the tensors under our names, and what became of those there."""
-        short = {name: name for name in state if not name.startswith(prefix)}
-        outside = dict(short)  # some of these names may be those of the model as well, without its prefix
+        outside = {name: name for name in state if not name.startswith(prefix)}
+        # Some of these names may be those of the model as well, without its prefix; blocks are those of a text model.
+        short = {name: name for name in outside if not self._is_of_block(name)}
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
         opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
@@ -134,6 +141,10 @@ class Format:
         ours = self.after_reading(found | zeros)
         folded = {name for name in ours if name not in zeros and ours[name] is not found.get(name)}
         return Reading(ours, known, folded, set(zeros), self.told_by_tensors(opened))
+
+    def _is_of_block(self, name: str) -> bool:
+        theirs = {their for rule in self.rules if "{i}" in rule.ours for their in rule.theirs if their}
+        return any(re.fullmatch(re.escape(their).replace(r"\{i\}", r"\d+"), name) for their in theirs)
 
     def write(self, state: State, sizes: Mapping[str, int], prefix: str = "") -> State:
         """Return our tensors under the names of this format.
