@@ -10,7 +10,7 @@ from vit.data.image_files import ImageFiles
 from vit.data.module import ImageSet
 from vit.explain import explain
 from vit.objectives import ViTClassifier
-from vit.training.examples import first_of_each_class, model_copy
+from vit.training.examples import evaluating, first_of_each_class, model_copy
 
 
 @pytest.fixture
@@ -47,6 +47,18 @@ def test_the_copy_takes_images_normalised_as_in_training(classifier):
     pixels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
     with model_copy(classifier, pixels) as (model, images), torch.no_grad():
         assert_close(model(images), classifier.eval()(pixels))
+
+
+def test_an_objective_is_evaluated_and_each_module_gets_its_mode_back_also_after_an_error(classifier):
+    classifier.train()
+    frozen = classifier.network.blocks[0].eval()
+    with pytest.raises(RuntimeError, match="disk"), evaluating(classifier):
+        assert not any(module.training for module in classifier.modules())
+        assert torch.is_inference_mode_enabled()
+        raise RuntimeError("disk full")
+    assert not any(module.training for module in frozen.modules())
+    assert classifier.training
+    assert classifier.network.head.training
 
 
 def test_examples_take_turns_among_the_classes():

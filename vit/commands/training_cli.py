@@ -350,7 +350,8 @@ class ViTCLI(LightningCLI):
         dtype = self._get(self.config, "optimize")
         programs = [] if dtype is None else [OptimizedNetwork(dtype)]
         if self.subcommand == "predict":
-            return [*programs, self._prediction_writer()]
+            self.same_split = SameSplit({})
+            return [*programs, self.same_split, self._prediction_writer()]
         text, data = "", {}
         if self.subcommand in ("fit", None):  # only a training writes config.yaml and checkpoints
             self._dump_config()
@@ -460,7 +461,7 @@ class ViTCLI(LightningCLI):
     def _load_weights(self, path: Path) -> None:
         if is_training_checkpoint(path):
             checkpoint = read_checkpoint(path)
-            if self.subcommand in ("validate", "test"):
+            if self.subcommand in ("validate", "test", "predict"):
                 self.same_split.before = checkpoint.get(SPLIT)
         else:
             trained = load(str(path), **self.typed.told)

@@ -33,7 +33,7 @@ class SameSplit(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Compare the images of an evaluation."""
         if stage != "fit":
-            self._compare(trainer.datamodule, "val" if stage == "validate" else stage)
+            self._compare(trainer.datamodule, {"validate": "val", "predict": "test"}.get(stage, stage))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Note the split in a checkpoint."""

@@ -41,6 +41,19 @@ def check_whole(pl_module: LightningModule) -> None:
 
 
 @contextmanager
+def evaluating(pl_module: LightningModule) -> Iterator[None]:
+    """Run an objective in eval mode, without gradients and without autocast; each module gets its mode back."""
+    modes = {module: module.training for module in pl_module.modules()}
+    pl_module.eval()
+    try:
+        with torch.inference_mode(), torch.autocast(pl_module.device.type, enabled=False):
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
 def model_copy(pl_module: LightningModule, pixels: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Yield a copy of the model for analysis, and the normalised images (n, C, H, W).
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from vit.data.image_set import ImageSet
 from vit.objectives.complete.palette import dequantise
 from vit.support.plotting import plot_style, save_photographs
-from vit.training.examples import check_whole
+from vit.training.examples import check_whole, evaluating
 
 SHOWN, DRAWN = 6, 3  # images, completions of each
 GREY = 0.6  # brightness of the hidden rows
@@ -23,13 +23,11 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
     """Draw images of a split, the rows that are given, and completions by an ``ImageCompleter``, into a folder."""
     check_whole(completer)
     images, _ = image_set.decode(torch.arange(min(SHOWN, len(image_set.labels))))
-    was_training = completer.training
     generator = torch.Generator(completer.device).manual_seed(0)
-    with torch.inference_mode(), torch.autocast(completer.device.type, enabled=False):
+    with evaluating(completer):
         images = images.to(completer.device)
-        pixels = completer.eval().pixels(images)
+        pixels = completer.pixels(images)
         drawn = [completer.complete(images, generator) for _ in range(DRAWN)]
-    completer.train(was_training)
     whole, *completions = (
         dequantise(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
     )

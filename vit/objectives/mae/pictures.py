@@ -15,7 +15,7 @@ from vit.model.masked_autoencoder import cut_into_patches, hidden_patches, join_
 from vit.objectives.neighbours import spread_out
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import BLUE, GREY
-from vit.training.examples import check_whole
+from vit.training.examples import check_whole, evaluating
 
 SHOWN = 12
 HIDDEN = 0.6  # brightness of hidden patches
@@ -26,10 +26,8 @@ def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str,
     """Draw images of a split with what a ``MaskedAutoencoder`` predicts of their hidden patches, into a folder."""
     check_whole(autoencoder)
     images, _ = image_set.decode(spread_out(len(image_set.labels), SHOWN))
-    was_training = autoencoder.training
-    with torch.inference_mode(), torch.autocast(autoencoder.device.type, enabled=False):
-        sheet = torch.stack([images, *reconstructed(autoencoder.eval(), images.to(autoencoder.device))], dim=1)
-    autoencoder.train(was_training)
+    with evaluating(autoencoder):
+        sheet = torch.stack([images, *reconstructed(autoencoder, images.to(autoencoder.device))], dim=1)
     title = f"{split.capitalize()} images, whose hidden patches are predicted"
     if autoencoder.evaluation is not None:
         title += f" (error {autoencoder.evaluation.reconstruction_error:.3f})"

@@ -12,7 +12,7 @@ from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import cells_of_text, explain_text
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import GREEN, ORANGE, missing_letters
-from vit.training.examples import check_whole, model_copy
+from vit.training.examples import check_whole, evaluating, model_copy
 
 SHOWN, ACROSS = 16, 4
 ATTENDED = 6  # pictures whose letters are shown with their attention
@@ -50,10 +50,8 @@ def draw_attention(reader: LightningModule, images: Tensor, title: str, folder: 
 
 def read_texts(reader: LightningModule, images: Tensor) -> tuple[Tensor, list[str]]:
     """Return what a reader writes on pictures: start and tokens (N, T), and the texts."""
-    was_training = reader.training
-    with torch.inference_mode(), torch.autocast(reader.device.type, enabled=False):
-        written = reader.eval().read(images.to(reader.device)).tokens.cpu()
-    reader.train(was_training)
+    with evaluating(reader):
+        written = reader.read(images.to(reader.device)).tokens.cpu()
     # The decoder reads all tokens that it writes but the last.
     return F.pad(written, (1, -1), value=reader.alphabet.start).clone(), reader.alphabet.decode(written)
 
