@@ -52,10 +52,15 @@ def test_the_copy_takes_images_normalised_as_in_training(classifier):
 def test_an_objective_is_evaluated_and_each_module_gets_its_mode_back_also_after_an_error(classifier):
     classifier.train()
     frozen = classifier.network.blocks[0].eval()
-    with pytest.raises(RuntimeError, match="disk"), evaluating(classifier):
-        assert not any(module.training for module in classifier.modules())
-        assert torch.is_inference_mode_enabled()
-        raise RuntimeError("disk full")
+
+    def draw():
+        with evaluating(classifier):
+            assert not any(module.training for module in classifier.modules())
+            assert torch.is_inference_mode_enabled()
+            raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        draw()
     assert not any(module.training for module in frozen.modules())
     assert classifier.training
     assert classifier.network.head.training

@@ -170,53 +170,58 @@ class Evaluation:
         and the areas below the curves are means over the classes with images; the calibration error is the expected
         one (ECE).
         """
-        (support, predicted, hits), (confidence, correct, count) = self.of_classes.cpu().double(), self.bins.cpu()
-        recall = hits / support
-        precision, f1 = (
-            torch.where(support > 0, share, torch.nan) for share in (hits / predicted, 2 * hits / (support + predicted))
-        )
-        classes = zip(class_names, precision, recall, f1, self.areas, support.long().tolist(), strict=True)
-        reliability = zip(confidence / count, correct / count, count.long().tolist(), strict=True)
-        of_each = [
-            {
-                "name": name,
-                **{score: number_or_none(value) for score, value in (("precision", p), ("recall", r), ("f1", f))},
-                "roc_auc": roc,
-                "average_precision": average,
-                "support": images,
-            }
-            for name, p, r, f, (roc, average), images in classes
-        ]
+        support, _, hits = self.of_classes.cpu().double()
+        confidence, correct, count = self.bins.cpu()
+        of_each = self._of_each_class(class_names)
         scores = {
             "accuracy": self.accuracy,
             "count": self.count,
             "class_count": len(hits),
             "classes_with_images": int((support > 0).sum()),
             "largest_class": int(support.max()),
-            "balanced_accuracy": number_or_none(recall.nanmean()),
+            "balanced_accuracy": number_or_none((hits / support).nanmean()),
             "top5_accuracy": self.among_best.item() / max(self.count, 1) if len(hits) > BEST else None,
             "loss": number_or_none(self.loss_sum / self.count),
             "roc_auc": mean_of_known([roc for roc, _ in self.areas]),
             "average_precision": mean_of_known([average for _, average in self.areas]),
             "calibration_error": number_or_none((confidence - correct).abs().sum() / count.sum()),
-            "reliability": [
-                {"confidence": number_or_none(mean), "accuracy": number_or_none(share), "count": images}
-                for mean, share, images in reliability
-            ],
+            "reliability": self._reliability(),
             "classes": of_each if len(hits) <= MOST_KEPT else lowest_and_highest(of_each, "f1"),
-            "confusions": [
-                {
-                    "class": class_names[label],
-                    "predicted": class_names[other],
-                    "count": images,
-                    "share": images / support[label].item(),
-                }
-                for label, other, images in self.confusions
-            ],
+            "confusions": self._named_confusions(class_names),
         }
         if len(hits) == 2:
             scores["threshold"] = self._threshold_scores(class_names[POSITIVE], threshold)
         return scores
+
+    def _of_each_class(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        support, predicted, hits = self.of_classes.cpu().double()
+        shares = {"precision": hits / predicted, "recall": hits / support, "f1": 2 * hits / (support + predicted)}
+        known = {name: torch.where(support > 0, share, torch.nan) for name, share in shares.items()}
+        return [
+            {
+                "name": name,
+                **{score: number_or_none(values[number]) for score, values in known.items()},
+                "roc_auc": self.areas[number][0],
+                "average_precision": self.areas[number][1],
+                "support": int(support[number]),
+            }
+            for number, name in enumerate(names)
+        ]
+
+    def _reliability(self) -> list[dict[str, Any]]:
+        confidence, correct, count = self.bins.cpu()
+        rows = zip(confidence / count, correct / count, count.long().tolist(), strict=True)
+        return [
+            {"confidence": number_or_none(mean), "accuracy": number_or_none(share), "count": images}
+            for mean, share, images in rows
+        ]
+
+    def _named_confusions(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        support = self.of_classes[0].tolist()
+        return [
+            {"class": names[label], "predicted": names[other], "count": images, "share": images / support[label]}
+            for label, other, images in self.confusions
+        ]
 
     def _threshold_scores(self, name: str, threshold: float | None) -> dict[str, Any] | None:
         if threshold is None:
