@@ -150,3 +150,26 @@ def test_the_quick_form_is_refused_where_a_layer_has_no_gradient(ours, images):
     ours.blocks[1].register_forward_hook(lambda _, __, tokens: tokens.detach())
     with pytest.raises(ValueError, match=r"no gradient for some of its layers .*: use cut_edges"):
         attribute_edges(ours, images)
+
+
+class Turned(torch.nn.Module):
+    """A model that turns the order of its tokens between two blocks, which do not see it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        first, second = self.model.blocks
+        return self.model.forward_head(self.model.norm(second(first(self.model.embed(images)).flip(1)).flip(1)))
+
+
+@pytest.mark.parametrize("function", [cut_edges, attribute_edges])
+def test_edges_are_those_of_the_tokens_also_where_a_layer_has_them_in_another_order(function):
+    torch.manual_seed(0)
+    model = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, num_classes=7).eval()
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(2, 3, 6, 10)
+    for found, expected in zip(function(Turned(model).eval(), images, 1), function(model, images, 1), strict=True):
+        assert expected.abs().max() > 1e-4
+        assert_close(found, expected, rtol=1e-3, atol=1e-6)

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+import vit
 from tests.architectures import EXACT, LIBRARIES
 from tests.capture.around import Around
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.trace import Boundary, Parts
-from vit.explain import explain
+from vit.explain import explain, logit_lens
 from vit.explain.maps.subject import Subject
 
 
@@ -307,3 +308,30 @@ def test_parts_are_found_in_inference_mode_too(random_vit):
     expected = examine(model, images)
     with torch.inference_mode():
         assert_close(examine(model, images).readout, expected.readout)
+
+
+class Grouped(nn.Module):
+    """A model whose blocks are in groups, as those of large DINOv2 models."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.whole = [whole]  # no module of its own
+        self.norm, self.head = whole.norm, whole.head
+        self.stages = nn.ModuleList([nn.Sequential(*whole.blocks[:2]), nn.Sequential(*whole.blocks[2:])])
+
+    def forward(self, images):
+        tokens = self.whole[0].embed(images)
+        for stage in self.stages:
+            tokens = stage(tokens)
+        return self.head(self.norm(tokens)[:, 0])
+
+
+def test_blocks_in_groups_are_layers_of_their_own():
+    whole = vit.VisionTransformer((6, 10), 2, embed_dim=12, depth=4, num_heads=3, num_classes=7).eval()
+    nn.init.normal_(whole.head.weight)
+    grouped, images = Grouped(whole).eval(), torch.randn(2, 3, 6, 10)
+    names = ["stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1"]
+    assert examine(grouped, images).parts.layer_names == names
+    assert_close(logit_lens(grouped, images), logit_lens(whole, images))
+    for method in ("gradcam", "legrad"):
+        assert_close(explain(grouped, images, method), explain(whole, images, method))

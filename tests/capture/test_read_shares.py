@@ -136,3 +136,12 @@ def test_tokens_that_pass_by_the_last_module_are_no_place_to_read():
     model = Around(randomised(ours()()), run).eval()
     readout = examine(model, IMAGES).readout
     assert readout.nonzero()[:, 0].tolist() == [0, 4]
+
+
+def test_the_slopes_of_a_model_in_float16_are_not_lost():
+    torch.manual_seed(0)
+    model = vit.VisionTransformer(32, 4, embed_dim=48, depth=2, num_heads=3, class_token=False, pool="mean").eval()
+    with torch.no_grad():
+        model.head.weight.mul_(0.01)  # slopes as of many patches
+    images = torch.randn(2, 3, 32, 32)
+    assert_close(examine(model.half(), images.half()).readout.float(), torch.full((64,), 1 / 64), rtol=0.01, atol=0)

@@ -1,6 +1,7 @@
 """The explorer: the data in its page, and what a browser shows."""
 
 import base64
+import copy
 import json
 import re
 import zlib
@@ -218,6 +219,48 @@ def test_every_kind_of_model_has_a_page(kwargs, grid, others):
     assert data["tokens"] == len(others) + grid[0] * grid[1]
     assert data["size"] == [4 * grid[0], 4 * grid[1]]
     assert len(unpack(data["pixels"], torch.uint8)) == 3 * 16 * grid[0] * grid[1]
+
+
+def test_a_class_token_that_the_logits_do_not_read_is_not_where_the_page_begins():
+    for kwargs, home in (({}, 0), ({"pool": "mean"}, None), ({"pool": "cls+mean"}, 0)):
+        model = contrasted(**kwargs)
+        assert data_of(explorer(model, image_for(model)))["home"] == home
+
+
+def test_the_classes_that_are_asked_about_are_among_those_of_the_page(model, image):
+    order = [NAMES[index] for index in captured(model, image)[1].argsort(descending=True).tolist()]
+    for asked in (
+        {"target": NAMES.index(order[-1])},
+        {"target": NAMES.index(order[0]), "versus": NAMES.index(order[-1])},
+    ):
+        data = data_of(explorer(model, image, class_names=NAMES, **asked))
+        assert [data["classes"][place] for place in data["askedClasses"]] == [NAMES[index] for index in asked.values()]
+        assert data["thresholds"] is None
+
+
+@pytest.fixture(scope="module")
+def of_labels(model):
+    """The model as one of several labels, of which it says two of the image and never the last."""
+    labels = copy.deepcopy(model)
+    labels.pretrained_cfg = {"thresholds": [0.5] * 6 + [1.1], "class_names": NAMES, "mean": None, "std": None}
+    return labels
+
+
+def test_a_model_of_several_labels_is_shown_with_the_probability_of_each(browser, of_labels, image, tmp_path):
+    _, logits = captured(of_labels, image)
+    said = [
+        i
+        for i in logits.argsort(descending=True).tolist()
+        if logits[i].sigmoid() >= of_labels.pretrained_cfg["thresholds"][i]
+    ]
+    with opened(browser, explorer(of_labels, image, class_names=NAMES), tmp_path) as page:
+        verdict = page.locator("#verdict").inner_text()
+        assert re.findall(r"kind \w", verdict) == [NAMES[i] for i in said]
+        assert_close(shares_in(verdict).float(), logits[said].sigmoid(), rtol=ROUNDING, atol=0)
+        assert re.findall(r"kind \w", page.title()) == [NAMES[i] for i in said]
+        shown = logits_shown(page, 1, shares_in)
+        for name, probability in shown.items():
+            assert probability.item() == pytest.approx(logits[NAMES.index(name)].sigmoid().item(), rel=ROUNDING)
 
 
 def test_the_distillation_token_has_its_name():

@@ -301,3 +301,11 @@ def test_on_a_dark_screen_charts_are_dark_and_photographs_are_as_taken(browser, 
 def test_a_part_of_the_test_images_is_told_beside_their_score(folder):
     assert "200 of 10,000 test images" not in change(folder)
     assert "200 of 10,000 test images; 95" in change(folder, parts={"test": {"images": 200, "of": 10_000}})
+
+
+def test_the_report_says_that_images_were_made_worse_and_that_the_training_diverged(folder):
+    worse = {"made_worse": ["1,000 test images are corrupted: noise 3"], "diverged": "the loss was nan at step 7"}
+    (folder / "results.json").write_text(json.dumps(RESULTS | worse))
+    page = write_report(folder).read_text()
+    for said in ("1,000 test images are corrupted: noise 3", "The loss was nan at step 7"):
+        assert f'<p class="note">{said}.</p>' in page

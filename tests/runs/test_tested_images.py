@@ -104,5 +104,12 @@ def test_names_that_are_no_text_are_escaped(tmp_path):
     assert read_rows(tmp_path) == [{"file": "a\\udcff.png", "class": 'the "cat", sleeping'}]
 
 
+def test_names_that_look_like_formulas_are_quoted_in_the_file_and_plain_when_read(tmp_path):
+    rows = [{"file": "+/7.png", "class": "=", "share": "-0.5"}]
+    write_rows(tmp_path / "test_images.csv", rows)
+    assert "'+/7.png,'=,-0.5" in (tmp_path / "test_images.csv").read_text()
+    assert read_rows(tmp_path) == rows
+
+
 def test_a_folder_without_a_table_has_no_rows(tmp_path):
     assert read_rows(tmp_path) == []

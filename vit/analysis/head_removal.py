@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules, check_same_layers, head_count
 from vit.analysis.pruning import prune_heads
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, logits_of
 from vit.support.checks import check_choice, check_positive_int
+from vit.support.precision import at_least_float32
 
 Head = tuple[int, int]  # layer, and number of the head in the full model
 Order = Literal["importance", "oracle", "weight", "random"]

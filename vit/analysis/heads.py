@@ -11,10 +11,10 @@ from vit.analysis import measures
 from vit.analysis.batches import in_batches
 from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.modules import emptied_layers
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import run_intercepted
 from vit.capture.footprint import check_even
+from vit.support.precision import at_least_float32
 
 
 def describe_heads(

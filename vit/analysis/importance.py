@@ -17,10 +17,10 @@ from vit.analysis.modules import attention_modules, head_count, with_emptied_lay
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import influential_calls, logits_of, run_intercepted
 from vit.capture.graph import gradients_of
 from vit.capture.intercept import Edit
+from vit.support.precision import at_least_float32
 
 
 def head_importance(

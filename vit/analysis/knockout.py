@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
 from vit.analysis.modules import emptied_layers
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_unchecked, differentiable, influential_calls, logits_of, run_intercepted
 from vit.capture.graph import gradients_of
+from vit.capture.order import Orders, token_orders
 from vit.support.checks import check_positive_int
-from vit.support.precision import in_double
+from vit.support.precision import at_least_float32, in_double
 
 Classes = int | Tensor | None
 Unit = tuple[int, ...]  # what is cut in a layer: all of it (), a head, or a head and a key
@@ -118,7 +118,7 @@ def cut_edges(
         attn[:, head, of_layer] = kept * _ratio(row.sum(dim=-1, keepdim=True), kept.sum(dim=-1, keepdim=True))
         return attn
 
-    cuts = _cut(model, images, target, against, batch_size, edges, without)
+    cuts = _cut(model, images, target, against, batch_size, edges, without, _orders(model, images))
     heads = [attn.shape[1] for attn in _one_image(model, images)]
     return [rearrange(layer, "b (h m) -> b h m", h=count) for layer, count in zip(cuts, heads, strict=True)]
 
@@ -143,12 +143,12 @@ def attribute_edges(
     >>> [tuple(layer.shape) for layer in attribute_edges(model, torch.randn(5, 3, 32, 32))]
     [(5, 3, 17), (5, 3, 17)]
     """
-    rows, calls = _rows(model, images, query), _calls(model, images)
+    rows, calls, orders = _rows(model, images, query), _calls(model, images), _orders(model, images)
     measure = asked_logit(model, images, target, against, batch_size)
     batches = []
     for index, batch in enumerate(in_batches(model, images, batch_size)):
         with torch.inference_mode(False), torch.enable_grad(), gradients_of(model, "use cut_edges"):
-            attentions = capture_unchecked(model, differentiable(batch), calls)
+            attentions = capture_unchecked(model, differentiable(batch), calls, orders)
             asked = measure(attentions.logits, index * batch_size)
             slopes = torch.autograd.grad(asked.sum(), [*attentions])
         batches.append([_estimate(attn.detach(), slope, rows) for attn, slope in zip(attentions, slopes, strict=True)])
@@ -183,8 +183,12 @@ def _cut(
     batch_size: int,
     units: Callable[[Tensor], list[Unit]],
     without: Callable[[Tensor, Unit], Tensor],
+    orders: Orders | None = None,
 ) -> list[Tensor]:
-    """Run the model once for each unit of each layer, and return the falls: one (B, units) for each layer."""
+    """Run the model once for each unit of each layer, and return the falls: one (B, units) for each layer.
+
+    Units that name tokens need the ``orders`` of the layers.
+    """
     check_positive_int("batch_size", batch_size)
     calls = _calls(model, images)
     measure = asked_logit(model, images, target, against, batch_size)
@@ -207,7 +211,7 @@ def _cut(
                 )
 
             copies = repeat(batch, "b c y x -> (k b) c y x", k=len(chosen))
-            logits = run_intercepted(model, copies, edit, calls)
+            logits = run_intercepted(model, copies, edit, calls, orders)
             falls += [intact - measure(cut, first_image) for cut in logits.chunk(len(chosen))]
         batches.append(torch.stack(falls, dim=1).cpu())
     layers = [layer for layer, _ in cuts]
@@ -264,6 +268,12 @@ def _calls(model: nn.Module, images: Tensor) -> list[int]:
 def _one_image(model: nn.Module, images: Tensor) -> list[Tensor]:
     with torch.no_grad():
         return capture_unchecked(model, next(in_batches(model, images, 1)), _calls(model, images))
+
+
+def _orders(model: nn.Module, images: Tensor) -> Orders:
+    """Return the places of the tokens of each layer in another order than the first, which tokens are numbered by."""
+    num_tokens = _one_image(model, images)[0].shape[-1]
+    return token_orders(model, next(in_batches(model, images, 1)), _calls(model, images), num_tokens)
 
 
 def _rows(model: nn.Module, images: Tensor, query: int | None) -> list[int]:

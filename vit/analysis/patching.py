@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from vit.analysis.knockout import Classes, asked_logit
 from vit.attention import MultiHeadAttention
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import check_capturable, check_pixels, differentiable
 from vit.capture.trace import Boundary
 from vit.model.encoder_block import EncoderBlock
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice, check_positive_int
+from vit.support.precision import at_least_float32
 
 Site = Literal["head", "attention", "mlp", "residual"]
 Place = tuple[int, int]  # a layer, and a head or a token

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.footprint import check_even
 from vit.capture.trace import Boundary
+from vit.support.precision import at_least_float32
 
 PROBED = 8  # patches per image whose colour and position are read
 PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # of ridge regression; cross-validation chooses one

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches
 from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
 from vit.capture.footprint import check_even
+from vit.support.precision import at_least_float32
 from vit.support.ranks import rank_correlation
 
 

@@ -17,6 +17,7 @@ from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
+from vit.support.precision import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def token_norms(
     received: list[list[Tensor]] = [[] for _ in leaving]
 
     def keep_norms(layer: int, tokens: Tensor) -> None:
-        norms[layer].append(tokens.norm(dim=-1).cpu())
+        norms[layer].append(at_least_float32(tokens).norm(dim=-1).cpu())
 
     def keep_received(layer: int, attn: Tensor) -> Tensor:
         if attn.shape[-2] > 1:

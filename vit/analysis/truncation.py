@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from vit.analysis.accuracy import is_right
 from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.measures import singular_values
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.attention import influential_calls, run_intercepted
 from vit.support.checks import check_positive_int
-from vit.support.precision import in_double
+from vit.support.precision import at_least_float32, in_double
 
 WIDER = 16  # extra vectors, so that those asked for converge
 FEW = 10  # the iteration is faster if there are at least this many times as many rows as vectors

@@ -17,6 +17,7 @@ from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
 from vit.capture.trace import Boundary
+from vit.support.precision import at_least_float32
 
 MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
 
@@ -103,12 +104,13 @@ def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str,
         directions = torch.eye(count)
     else:
         directions = torch.randn(MOST_DIRECTIONS, count, generator=torch.Generator().manual_seed(0))
-    squares = torch.zeros(())
+    squares = torch.zeros((), device=flat.device)
     for direction in directions.to(flat):
         (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True, allow_unused=True)
         if slope is None:
             raise _no_gradient(model)
-        squares = squares.to(slope) + reduce(slope.detach() ** 2, pattern, "sum")
+        # In float16 the squares of small slopes are zero.
+        squares = squares + reduce(at_least_float32(slope.detach()) ** 2, pattern, "sum")
     return squares.sqrt()
 
 

@@ -178,14 +178,25 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
 
 
 def _layer_names(trace: Trace) -> list[str]:
-    """Return the path of each layer: what all attention paths share, and the first name that differs (vit.layers.0)."""
+    """Return the path of each layer: the shortest that no other attention is below (vit.layers.0, stages.1.0).
+
+    A single layer ends at the first number.
+    """
     split = [attention.path.split(".") for attention in trace.attentions]
     if len({attention.path for attention in trace.attentions}) < len(split):
         return []  # layers share one module
-    for depth, names in enumerate(zip(*split, strict=False)):
-        if len(set(names)) > 1 or (len(split) == 1 and names[0][-1:].isdigit()):
-            return [".".join(path[: depth + 1]) for path in split]
-    return []
+    found = []
+    for path in split:
+        heads = [path[: depth + 1] for depth in range(len(path))]
+        alone = [
+            head
+            for head in heads
+            if (head[-1][-1:].isdigit() if len(split) == 1 else sum(other[: len(head)] == head for other in split) == 1)
+        ]
+        if not alone:
+            return []
+        found.append(".".join(alone[0]))
+    return found
 
 
 def _within(path: str, layer: str) -> bool:

@@ -27,6 +27,12 @@ def class_names_of(model: nn.Module, num_classes: int) -> list[str]:
     return name_classes(names if names and len(names) == num_classes else None, num_classes)
 
 
+def thresholds_of(model: nn.Module) -> Sequence[float] | None:
+    """Return the threshold of the probability of each class if the model gives several labels, or else None."""
+    settings = getattr(model, "pretrained_cfg", None)
+    return settings.get("thresholds") if isinstance(settings, Mapping) else None
+
+
 def class_number(name: str, names: Sequence[str]) -> int:
     """Return the number of a class by its name, or by its number as a text.
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from vit.explain.classes import class_names_of
+from vit.explain.classes import class_names_of, thresholds_of
 from vit.explain.familiarity import Caution, caution_about
 from vit.explain.inputs import Photograph
 from vit.explain.maps.methods import CLASS_AGNOSTIC, METHODS, check_method, signed_map
@@ -233,11 +233,6 @@ def explain_photograph(
     )
 
 
-def thresholds_of(model: nn.Module) -> Sequence[float] | None:
-    """Return the threshold of the probability of each class if the model gives several labels, or else None."""
-    return (getattr(model, "pretrained_cfg", None) or {}).get("thresholds")
-
-
 def probabilities_of(logits: Tensor, thresholds: Sequence[float] | None) -> Tensor:
     """Return probabilities (classes,): by softmax, or with thresholds, by a sigmoid for each label."""
     return logits.softmax(dim=-1) if thresholds is None else logits.sigmoid()
@@ -246,6 +241,8 @@ def probabilities_of(logits: Tensor, thresholds: Sequence[float] | None) -> Tens
 def prediction_of(logits: Tensor, names: Sequence[str], thresholds: Sequence[float] | None) -> str:
     """Return the predicted class in words. With thresholds, return all classes that reach theirs."""
     probabilities = probabilities_of(logits, thresholds)
+    if thresholds is None and len(names) == 1:  # a softmax of one logit is always 1
+        return f"{names[0]} (logit {logits[0]:.2f})"
     if thresholds is None:
         return f"{names[probabilities.argmax()]} ({100 * probabilities.max():.1f} %)"
     rows = zip(names, probabilities.tolist(), thresholds, strict=True)

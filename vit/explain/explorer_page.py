@@ -24,6 +24,7 @@ from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
 from vit.capture.footprint import check_even
 from vit.explain import heatmap
+from vit.explain.classes import thresholds_of
 from vit.explain.decomposition import contributions
 from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
 from vit.explain.familiarity import is_packaged
@@ -153,7 +154,11 @@ def explorer(
     weights = torch.cat(layers)
     others = name_other_tokens(model, anatomy)
     lows, largest, codes = quantise(weights[..., anatomy.patches])
-    kept = logits.topk(min(TOP_CLASSES, len(names))).indices.unique()
+    asked = [target] if versus is None else [target, versus]
+    thresholds = thresholds_of(model)
+    said = [] if thresholds is None else (logits.sigmoid() >= torch.tensor(thresholds)).nonzero()[:, 1].tolist()
+    best = logits.topk(min(TOP_CLASSES, len(names))).indices.flatten().tolist()
+    kept = sorted({*best, *asked, *said})
     return _fill_template(
         {
             "model": printable(model_name) or type(model).__name__,
@@ -165,6 +170,7 @@ def explorer(
             "tokens": anatomy.num_tokens,
             "firstPatch": anatomy.num_prefix_tokens,
             "others": others,
+            "home": next((token for token, name in others if name == "class token" and is_read(anatomy, token)), None),
             "size": pixels.shape[:2],
             "pixels": pack_bytes(pixels),
             "fine": FINE,
@@ -179,12 +185,19 @@ def explorer(
             "mapWords": [str(MAPS.get(name.partition(":")[0], "")) for name in maps],
             "maps": pack_bytes(pile_maps(maps, anatomy.grid)),
             "colours": colour_constants(),
-            "classes": [names[index] for index in kept.tolist()],
+            "classes": [names[index] for index in kept],
+            "askedClasses": [kept.index(index) for index in asked],
+            "thresholds": None if thresholds is None else [thresholds[index] for index in kept],
             "logits": pack_bytes(logits[:, kept]),
             "logSums": pack_bytes(logits.logsumexp(dim=1)),
             "words": explain_words(others),
         }
     )
+
+
+def is_read(anatomy: Anatomy, token: int) -> bool:
+    """Return whether the logits read a token, or may read it in some images."""
+    return anatomy.fixed_readout is None or bool(anatomy.fixed_readout[token] > 0)
 
 
 def explain_words(others: Sequence[tuple[int, str]]) -> dict[str, str]:

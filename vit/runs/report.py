@@ -45,7 +45,7 @@ def render_report(folder: Path) -> str:
         subtitle=subtitle(results, folder),
         stopped=results.get("stopped"),
         headline=headline(results),
-        notes=objective.notes(scores),
+        notes=[*objective.notes(scores), *changed_data(results)],
         tables=objective.tables(scores, scored_split(results, objective)),
         tables_of_images=objective.tables_of_images(read_rows(folder), scores),
         pictures=[(picture, data_url(path), places_in(path, picture)) for picture, path in files if path.exists()],
@@ -55,6 +55,11 @@ def render_report(folder: Path) -> str:
         commands=commands(results, folder),
         config=_read(folder / "config.yaml"),
     )
+
+
+def changed_data(results: dict[str, Any]) -> list[str]:
+    """Return what was made worse on purpose about the images, and that the training diverged, if it did."""
+    return [*(results.get("made_worse") or []), *filter(None, [results.get("diverged")])]
 
 
 def places_in(path: Path, picture: Picture) -> list[list[float]]:

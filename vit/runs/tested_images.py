@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from vit.runs.record import RunRecord
 from vit.runs.splits import splits_of
 from vit.support.files import replacing
-from vit.support.printable import csv_text
+from vit.support.printable import csv_text, plain_text
 
 TEST_IMAGES = "test_images.csv"
 UTF8 = {"encoding": "utf-8", "errors": "backslashreplace"}  # names of files may be bytes that are not UTF-8
@@ -51,4 +51,4 @@ def read_rows(folder: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return [{name: plain_text(cell) for name, cell in row.items()} for row in csv.DictReader(file)]

@@ -1,7 +1,16 @@
-"""Double precision, which Apple's GPUs do not have."""
+"""Types of floats that sums and distances need: at least float32, or float64, which Apple's GPUs do not have."""
 
 import torch
 from torch import Tensor
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Convert to float32 or wider, for sums of many terms.
+
+    >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.ones(1).double()).dtype
+    (torch.float32, torch.float64)
+    """
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def in_double(tensor: Tensor) -> Tensor:

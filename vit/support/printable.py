@@ -41,6 +41,15 @@ def csv_text(text: str) -> str:
     return printable(f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text)
 
 
+def plain_text(cell: str) -> str:
+    """Return the text of a cell that ``csv_text`` has written, without the apostrophe before a formula.
+
+    >>> plain_text("'=HYPERLINK(1).png"), plain_text("'tis")
+    ('=HYPERLINK(1).png', "'tis")
+    """
+    return cell[1:] if cell.startswith("'") and csv_text(cell[1:]) == cell else cell
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)

@@ -157,3 +157,21 @@ def test_a_model_of_one_logit_has_no_probability_to_fall(random_vit):
     for measure in (removal_curves, saco):
         with pytest.raises(ValueError, match="has one logit only, whose probability by softmax is always 1"):
             measure(subject, torch.rand(2, 3, 5).double())
+
+
+class Labels(Adder):
+    """The same with two labels, each by itself."""
+
+    pretrained_cfg = {"thresholds": [0.5, 0.5]}
+
+
+@pytest.mark.parametrize("measure", [removal_curves, saco])
+def test_a_model_of_several_labels_is_not_measured_by_the_share_of_one_class(measure):
+    subject = Subject(Labels(WEIGHTS).eval(), torch.ones(1, 1, 2, 2))
+    with pytest.raises(ValueError, match="Labels gives several labels an image, and removal is measured by the probab"):
+        measure(subject, torch.rand(1, 2, 2))
+
+
+def test_no_map_of_a_model_that_sees_nothing_is_faithful():
+    subject = Subject(Adder([[0.0] * 4] * 4).eval(), torch.rand(3, 1, 4, 4))
+    assert saco(subject, torch.rand(3, 4, 4)).tolist() == [0, 0, 0]

@@ -207,3 +207,11 @@ def test_images_of_a_cluster_count_as_one(model, images):
     with pytest.raises(ValueError, match=r"clusters have shape \(4,\) for 10 images: give a number for each"):
         localise(model, some, asked, masks, [], clusters=clusters[:4])
     assert "2 images in 1 clusters" in score(model, [images[:2]], [], clusters=torch.tensor([3, 3])).note
+
+
+def test_the_own_controls_of_a_method_do_not_depend_on_the_batches(model, images):
+    """But for the first image of all, which has no other one before it."""
+    whole, alone = (score(model, images[:12].split(size), ["rollout"]).values for size in (12, 1))
+    assert_close(alone["rollout: untrained"]["drop"], whole["rollout: untrained"]["drop"])
+    assert not torch.equal(alone["rollout: mean map"]["drop"][1:], alone["uniform"]["drop"][1:])
+    assert_close(alone["rollout: mean map"]["drop"][-1], whole["rollout: mean map"]["drop"][-1])

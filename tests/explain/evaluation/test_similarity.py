@@ -49,3 +49,11 @@ def test_patches_that_tie_for_the_last_places_share_them():
     tied = torch.tensor([[[9.0, 5.0, 5.0, 0.0]]])
     other = torch.tensor([[[9.0, 5.0, 0.0, 1.0]]])
     assert top_overlap(tied, other, 2).item() == pytest.approx((1 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_map_in_16_bits_is_constant_only_if_its_patches_are_equal(dtype):
+    assert not is_constant(RISING.to(dtype))
+    assert not is_constant((1 + 0.05 * RISING).to(dtype))
+    assert is_constant(CONSTANT.to(dtype))
+    assert map_correlation(RISING.to(dtype), RISING.to(dtype)).item() == 1

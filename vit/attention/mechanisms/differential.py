@@ -11,8 +11,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.support.precision import at_least_float32
 
 
 class DifferentialAttention(DenseAttention):

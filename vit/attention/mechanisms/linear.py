@@ -18,6 +18,7 @@ from torch import Tensor
 from vit.attention.functional import check_are_last, check_has_keys, check_qkv
 from vit.attention.mechanisms.base import Mechanism, set_values
 from vit.support.checks import check_positive_int
+from vit.support.precision import at_least_float32
 
 CHUNK = 64  # tokens whose pairs causal attention forms; with all pairs it would cost as much as softmax attention
 
@@ -178,8 +179,3 @@ def advance_in_float32(
     with torch.autocast(q.device.type, enabled=False):
         output, state = advance(*map(at_least_float32, (q, k, v)))
     return output.to(v.dtype), state
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Convert to float32 or wider, for sums of many terms."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from vit.attention.functional import check_are_last, gated_scan, gated_weights
 from vit.attention.mechanisms.base import Mechanism, set_values
-from vit.attention.mechanisms.linear import advance_in_float32, at_least_float32
+from vit.attention.mechanisms.linear import advance_in_float32
 from vit.attention.mechanisms.local import Grid, prefix_length
 from vit.support.checks import check_choice
+from vit.support.precision import at_least_float32
 
 Route = Literal["rows", "snake"]
 LONGEST = 4.0  # log of the number of tokens that the last head remembers initially, about 55

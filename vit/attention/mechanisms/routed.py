@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights, check_qkv
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_choice, check_positive_int
+from vit.support.precision import at_least_float32
 
 Chooser = Literal["image", "token"]
 

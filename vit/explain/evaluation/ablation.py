@@ -48,6 +48,7 @@ def ablation_agreement(
             "correlation three ablations"
         )
     subject = Subject(model, images, target)
+    subject.anatomy.check_in_order()
     parts = subject.anatomy.parts
     weights = linear_readout(subject, last_boundary(model, parts.layers, parts.last)).weights
     outputs = capture_outputs(model, images, subject.anatomy.calls)

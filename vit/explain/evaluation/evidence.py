@@ -23,7 +23,7 @@ from vit.explain.evaluation.similarity import is_constant, map_correlation, top_
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
-from vit.support.precision import in_double
+from vit.support.precision import at_least_float32, in_double
 
 NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images
 TOP = 10  # maps are compared on the highest 1/10 of the patches, and on the highest patch
@@ -240,7 +240,9 @@ def _outliers(subject: Subject) -> Tensor:
             shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 
-    with anatomy.parts.layers[-1].seen(lambda tokens: norms.append(tokens[:, anatomy.patches].norm(dim=-1))):
+    with anatomy.parts.layers[-1].seen(
+        lambda tokens: norms.append(at_least_float32(tokens[:, anatomy.patches]).norm(dim=-1))
+    ):
         run_intercepted(subject.model, subject.images, keep_share, anatomy.calls)
     flat = outliers(rearrange(norms[0], "b n -> (b n)"))  # among the tokens of all images
     marked = in_double(rearrange(flat, "(b n) -> b n", b=len(norms[0])))

@@ -10,9 +10,11 @@ from einops import rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention import logits_of
+from vit.explain.classes import thresholds_of
 from vit.explain.maps import Subject
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop, cannot_drop, logits_with_tokens
+from vit.support.precision import at_least_float32
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
 GROUPS = 10  # groups of patches that SaCo compares
@@ -65,8 +67,9 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
     removed in a random order.
 
     Raises:
-        ValueError: If the model cannot run with fewer tokens.
+        ValueError: If the model cannot run with fewer tokens, or gives several labels.
     """
+    _check_one_class(subject)
     order = random_if_equal(rearrange(maps, "b r s -> b (r s)"), subject.images).argsort(dim=-1, descending=True)
     if removal == "token_drop" and not can_drop(subject):
         raise cannot_drop(subject.model)
@@ -78,7 +81,7 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
         for step in range(STEPS):
             removed = first_to_last[:, : step * order.shape[-1] // STEPS]
             logits = remove(subject, removed) if removed.numel() else subject.logits
-            probabilities.append(logits.softmax(dim=-1).gather(1, target[:, None])[:, 0])
+            probabilities.append(at_least_float32(logits).softmax(dim=-1).gather(1, target[:, None])[:, 0])
             kept.append((logits.argmax(dim=-1) == target).to(logits))
         halves.append((torch.stack(probabilities, dim=1), torch.stack(kept, dim=1)))
     (most_first, kept_by_most), (least_first, kept_by_least) = halves
@@ -89,24 +92,37 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
     """Compute the salience-guided faithfulness coefficient (Wu et al. 2024, algorithm 1): (B, rows, columns) -> (B,).
 
     Patches are grouped by their value. Each pair of groups adds the difference of their values: positive if painting
-    the higher group grey costs more probability, else negative. The sum is divided by the sum of all differences, so it
-    lies from -1 to 1. It depends on the values, not only on their order. Values and costs are per patch, because group
-    sizes may differ by one. A constant map gets 0.
+    the higher group grey costs more probability, negative if it costs less. The sum is divided by the sum of all
+    differences, so it lies from -1 to 1. It depends on the values, not only on their order. Values and costs are per
+    patch, because group sizes may differ by one. A constant map gets 0, and so does every map if nothing costs
+    anything: equal costs add nothing here, where the paper counts them as agreement.
+
+    Raises:
+        ValueError: If the model gives several labels.
     """
+    _check_one_class(subject)
     values = rearrange(maps, "b r s -> b (r s)")
     order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
     target = _target(subject)[:, None]
-    whole = subject.logits.softmax(dim=-1).gather(1, target)[:, 0]
-    left = [_fill(subject, group).softmax(dim=-1).gather(1, target)[:, 0] for group in groups]
+    whole = at_least_float32(subject.logits).softmax(dim=-1).gather(1, target)[:, 0]
+    left = [at_least_float32(_fill(subject, group)).softmax(dim=-1).gather(1, target)[:, 0] for group in groups]
     costs = torch.stack([(whole - p) / group.shape[-1] for p, group in zip(left, groups, strict=True)], dim=-1)
     heights = torch.stack([values.gather(1, group).mean(dim=-1) for group in groups], dim=-1)
     apart = heights[:, :, None] - heights[:, None]
-    agrees = costs[:, :, None] >= costs[:, None]
+    agrees = (costs[:, :, None] - costs[:, None]).sign()
     above = torch.ones(len(groups), len(groups), device=maps.device).triu(1).bool()
-    signed = reduce(torch.where(agrees, apart, -apart)[:, above], "b k -> b", "sum")
+    signed = reduce((apart * agrees)[:, above], "b k -> b", "sum")
     total = reduce(apart.abs()[:, above], "b k -> b", "sum")
     return torch.where(total > 0, signed / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+
+
+def _check_one_class(subject: Subject) -> None:
+    if thresholds_of(subject.model) is not None:
+        raise ValueError(
+            f"{type(subject.model).__name__} gives several labels an image, and removal is measured by the probability "
+            "of one class: draw its maps without scores"
+        )
 
 
 def gini(maps: Tensor) -> Tensor:

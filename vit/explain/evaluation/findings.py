@@ -65,8 +65,8 @@ class TrustReport:
         rows = []
         for finding in self.findings:
             rows.append(
-                f'<tr><td style="color:{COLORS[finding.level]};white-space:nowrap">'
-                f"<b>{MARKS[finding.level]} {finding.level}</b></td>"
+                f'<tr><td style="white-space:nowrap"><b><span style="color:{COLORS[finding.level]}">'
+                f"{MARKS[finding.level]}</span> {finding.level}</b></td>"
                 f'<td style="white-space:nowrap;text-align:left"><b>{escape(finding.about)}</b></td>'
                 f'<td style="text-align:left">{escape(finding.text)}<br><i>{escape(finding.more)}</i></td></tr>'
             )

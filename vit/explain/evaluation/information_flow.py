@@ -39,6 +39,7 @@ def noise_effects(subject: Subject, seed: int = 0) -> Tensor:
             f"{type(subject.model).__name__} has no module that takes or returns its tokens before the first layer and "
             "behind the last one, so the effect of noise in them cannot be measured"
         )
+    anatomy.check_in_order()
     patches = torch.arange(anatomy.num_tokens, device=subject.images.device)[anatomy.patches]
     plain, moved = _features(subject, subject.images, lambda tokens: tokens), []
     for changed in patches.split(max(1, SAMPLES_AT_ONCE // len(subject.images))):

@@ -137,6 +137,7 @@ def score(
     fitting, methods = methods is None, _with_controls(methods)
     parts: dict[str, dict[str, list[Tensor]]] = {}
     seconds, megabytes = dict.fromkeys(methods, 0.0), {}
+    earlier: dict[str, list[Tensor]] = {}  # maps of each method in the batches before
     count = 0
     for batch in loader:
         images = batch if isinstance(batch, Tensor) else batch[0]
@@ -145,7 +146,7 @@ def score(
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]
         _ = subject.contrast  # cached now, so that no method is timed with it
-        untrained = _untrained(subject, methods)
+        untrained = _untrained(subject, methods, count)
         count += len(images)
         for method in methods:
             if method not in megabytes:
@@ -157,7 +158,7 @@ def score(
             maps.sum().item()  # waits for a GPU
             seconds[method] += time.perf_counter() - start
             _append(parts, method, _measure(subject, maps, removals))
-            for own, control in _own_controls(method, maps, untrained):
+            for own, control in _own_controls(method, maps, untrained, earlier.setdefault(method, [])):
                 _append(parts, own, _areas(removal_curves(subject, control, removals[0]), AREAS[removals[0]]))
     if not count:
         raise ValueError("the loader gave no images: score needs at least one batch")
@@ -194,12 +195,16 @@ def localise(
     """
     measures = {"hits": pointing_game, "energy": energy_inside, "IoU": intersection_over_union}
     methods, parts = _with_controls(methods), {}
+    earlier: dict[str, list[Tensor]] = {}
+    done = 0
     for part, asked, inside in zip(images.split(100), labels.split(100), masks.split(100), strict=True):
         subject = Subject(model, part, asked, None, grid, num_prefix_tokens)
-        untrained = _untrained(subject, methods)
+        untrained = _untrained(subject, methods, done)
+        done += len(part)
         for method in methods:
             maps = signed_map(method, subject)
-            for name, found in ((method, maps), *_own_controls(method, maps, untrained)):
+            own = _own_controls(method, maps, untrained, earlier.setdefault(method, []))
+            for name, found in ((method, maps), *own):
                 _append(parts, name, {m: measure(found.clamp(min=0), inside) for m, measure in measures.items()})
     return _table(parts, methods, "hits", len(images), clusters, {})
 
@@ -209,15 +214,21 @@ def _append(parts: dict[str, dict[str, list[Tensor]]], name: str, measured: dict
         parts.setdefault(name, {}).setdefault(measure, []).append(numbers.cpu())
 
 
-def _untrained(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
-    return untrained_maps(subject, [method for method in methods if method not in CONTROLS])
+def _untrained(subject: Subject, methods: Sequence[str], first: int) -> dict[str, Tensor]:
+    return untrained_maps(subject, [method for method in methods if method not in CONTROLS], first)
 
 
-def _own_controls(method: str, maps: Tensor, untrained: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Return names and maps of the controls that are made from a method; control maps have none."""
+def _own_controls(
+    method: str, maps: Tensor, untrained: dict[str, Tensor], earlier: list[Tensor]
+) -> list[tuple[str, Tensor]]:
+    """Return names and maps of the controls that are made from a method; control maps have none.
+
+    The maps are added to those of the batches before.
+    """
     if method in CONTROLS:
         return []
-    of_method = zip(OWN, (mean_of_others(maps), untrained[method]), strict=True)
+    of_method = zip(OWN, (mean_of_others(maps, earlier), untrained[method]), strict=True)
+    earlier.append(maps)
     return [(f"{method}: {own}", control) for own, control in of_method]
 
 

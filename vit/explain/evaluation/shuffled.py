@@ -6,7 +6,7 @@ Letters in the einops patterns: b batch, r s grid rows and columns.
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -77,31 +77,43 @@ def head_parameters(subject: Subject) -> list[str]:
     ]
 
 
-def untrained_maps(subject: Subject, methods: Collection[str]) -> dict[str, Tensor]:
+def untrained_maps(subject: Subject, methods: Collection[str], first: int = 0) -> dict[str, Tensor]:
     """Return the map of each image by an untrained model of the same architecture, by method: (B, rows, columns).
 
-    There are several untrained models, and each makes the maps of every ``SEEDS``-th image, by all methods.
+    There are several untrained models, and each makes the maps of every ``SEEDS``-th image, by all methods. ``first``
+    is the number of the first image: small batches take turns among the models as large ones do.
     """
     maps = {method: subject.images.new_empty(len(subject.images), *subject.grid) for method in methods}
     target = subject.contrast.argmax(dim=-1)
-    for seed in range(min(SEEDS, len(target)) if maps else 0):
-        some = replace(subject, images=subject.images[seed::SEEDS], target=target[seed::SEEDS], versus=None)
-        untrained = shuffled(_known(some, _anatomy(subject)), seed)
+    for start in range(min(SEEDS, len(target)) if maps else 0):
+        some = replace(subject, images=subject.images[start::SEEDS], target=target[start::SEEDS], versus=None)
+        untrained = shuffled(_known(some, _anatomy(subject)), (first + start) % SEEDS)
         for method in methods:
-            maps[method][seed::SEEDS] = signed_map(method, untrained)
+            maps[method][start::SEEDS] = signed_map(method, untrained)
     return maps
 
 
-def mean_of_others(maps: Tensor) -> Tensor:
+def scaled_to_one(maps: Tensor) -> Tensor:
+    """Scale maps (B, rows, columns) to a largest size of 1."""
+    largest = reduce(maps.abs(), "b r s -> b 1 1", "max")
+    return maps / largest.clamp(min=torch.finfo(maps.dtype).tiny)
+
+
+def mean_of_others(maps: Tensor, earlier: Sequence[Tensor] = ()) -> Tensor:
     """Return for each image the mean map of the other images, scaled to a largest value of 1: -> (B, rows, columns).
 
     It shows what a method marks in any image, such as the centre. A single image gets a constant map.
+
+    Args:
+        maps: The maps of a batch.
+        earlier: Maps of the batches before, which count as others.
     """
-    if len(maps) == 1:
+    others = sum(map(len, earlier)) + len(maps) - 1
+    if not others:
         return torch.ones_like(maps)
-    largest = reduce(maps.abs(), "b r s -> b 1 1", "max")
-    scaled = maps / largest.clamp(min=torch.finfo(maps.dtype).tiny)
-    return (reduce(scaled, "b r s -> r s", "sum") - scaled) / (len(maps) - 1)
+    scaled = scaled_to_one(maps)
+    total = reduce(torch.cat([scaled, *map(scaled_to_one, earlier)]), "b r s -> r s", "sum")
+    return (total - scaled) / others
 
 
 def _anatomy(subject: Subject) -> Anatomy | None:

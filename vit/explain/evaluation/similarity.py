@@ -12,7 +12,8 @@ from vit.support.ranks import rank_correlation
 
 def is_constant(maps: Tensor) -> Tensor:
     """Return whether all patches of a map have one value, apart from rounding: (B, rows, columns) -> (B,), boolean."""
-    rounding = 100 * torch.finfo(maps.dtype).eps
+    kind = torch.finfo(maps.dtype)
+    rounding = (100 if kind.bits >= 32 else 4) * kind.eps
     low, high, largest = (
         reduce(x, "b r s -> b", how) for x, how in ((maps, "min"), (maps, "max"), (maps.abs(), "max"))
     )

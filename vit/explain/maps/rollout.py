@@ -12,8 +12,8 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.attention.mechanisms.linear import at_least_float32
 from vit.capture.anatomy import Anatomy
+from vit.support.precision import at_least_float32
 
 HeadFusion = Literal["mean", "max", "min"]
 

@@ -80,7 +80,7 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
     rows = [
         (
             row["name"],
-            *(tenths(row[name]) for name in shares),
+            *(limit(row[name]) if name == "threshold" else tenths(row[name]) for name in shares),
             *(thousandths(row[name]) for name in areas),
             f"{row['support']:,}",
         )
@@ -115,13 +115,24 @@ def thousandths(area: float | None) -> str:
     return NONE if area is None else f"{area:.3f}"
 
 
+def limit(share: float | None) -> str:
+    """Return a share in percent with one decimal, or more where one decimal would be 0 or 100.
+
+    >>> limit(0.375), limit(0.0003), limit(0.99985)
+    ('37.5', '0.03', '99.985')
+    """
+    if share is None or 0.001 <= share <= 0.999:
+        return tenths(share)
+    return f"{100 * share:.6g}"
+
+
 def threshold_table(scores: Mapping[str, Any], split: str | None) -> list[Table]:
     """Return the scores at the threshold of two classes; [] if there is none."""
     found = scores.get("threshold")
     if not found:
         return []
     shares = [(name, tenths(found[name])) for name in ("sensitivity", "specificity", "precision")]
-    header = (f"P({found['class']}) of at least {tenths(found['value'])} %", f"{split} images, %")
+    header = (f"P({found['class']}) of at least {limit(found['value'])} %", f"{split} images, %")
     return [Table(f"Threshold of {found['class']}, chosen on validation images", header, shares)]
 
 

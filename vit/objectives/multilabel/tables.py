@@ -7,9 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import BEST, MISTAKES
-from vit.objectives.classify.tables import SHARES, end_of, files_title, probability_rows
-from vit.support.printable import csv_text
-from vit.training.description import Table, tenths
+from vit.objectives.classify.tables import SHARES, end_of, files_title, limit, probability_rows
+from vit.training.description import Table
 
 CLASS_SHARES = {"average_precision": "average precision, %", **SHARES, "threshold": "threshold, %"}
 
@@ -57,7 +56,7 @@ def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any])
             threshold = np.float32(known["threshold"])
             if (probability >= threshold) != (name in true):
                 shown = "is there" if name in true else "is not there"
-                cells = (end_of(row["file"]), name, tenths(probability), tenths(threshold), shown)
+                cells = (end_of(row["file"]), name, limit(float(probability)), limit(float(threshold)), shown)
                 found.append((abs(probability - threshold), cells))
     worst = [cells for _, cells in sorted(found, key=lambda row: -row[0])[:MISTAKES]]
     title = files_title(len(worst), len(found), "wrong labels")
@@ -70,11 +69,10 @@ def _listed(is_there: Tensor, names: Sequence[str], order: Sequence[int]) -> str
 
 
 def _labels_of(cell: str, names: Sequence[str]) -> list[str]:
-    """Return the names that ``_listed`` has joined, in their order, and ``csv_text`` has written to a cell."""
-    listed = cell[1:] if csv_text(cell[1:]) == cell else cell
+    """Return the names that ``_listed`` has joined, in their order."""
     found = []
     for name in names:
-        if f"{listed}; ".startswith(f"{name}; "):  # a name may have "; " in it as well
+        if f"{cell}; ".startswith(f"{name}; "):  # a name may have "; " in it as well
             found.append(name)
-            listed = listed[len(name) + 2 :]
+            cell = cell[len(name) + 2 :]
     return found
