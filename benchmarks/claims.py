@@ -193,7 +193,7 @@ def origins(cells: Cells) -> str:
 
 def origin_of(cell: dict[str, Any]) -> dict[str, Any]:
     """Return command, machine, date and commit of a cell, as ``made_at`` reads them."""
-    kept = {name: cell[name] for name in ("command", "commit", "stale") if name in cell}
+    kept = {name: cell[name] for name in ("command", "commit", "stale", "fingerprint") if name in cell}
     return kept | {"machine": place(cell["machine"]), "date": cell["machine"]["date"]}
 
 

@@ -68,15 +68,20 @@ def read(name: str) -> dict[str, Any]:
 def shown_commit(record: dict[str, Any]) -> str:
     """Return the commit of a result in words; "" if it is not known exactly. What is out of date is always marked.
 
-    >>> shown_commit({"commit": "abc1234"}), shown_commit({"commit": "abc1234-dirty"}), shown_commit({})
-    ('commit abc1234', '', '')
+    >>> shown_commit({"commit": "abc1234", "fingerprint": {}}), shown_commit({"commit": "abc1234-dirty"})
+    ('commit abc1234', '(unchecked)')
     >>> shown_commit({"commit": "abc1234-dirty", "stale": "vit/model has changed"})
     '(out-of-date)'
     """
     commit = record.get("commit")
     if commit and not commit.endswith("-dirty"):
         return commit_of(record)
-    return "(out-of-date)" if record.get("stale") else ""
+    return mark_of(record)
+
+
+def mark_of(record: dict[str, Any]) -> str:
+    """Return the mark of a result that is out of date, or of which nothing tells whether it is."""
+    return "(out-of-date)" if record.get("stale") else "(unchecked)" * ("fingerprint" not in record)
 
 
 def measured(cells: Cells) -> str:
@@ -179,8 +184,9 @@ def results() -> str:
 
 
 def out_of_date(cells: Iterable[dict[str, Any]]) -> str:
-    """Return the mark of a number whose cells are not all up to date."""
-    return " (out-of-date)" * any("out-of-date" in shown_commit(cell) for cell in cells)
+    """Return the mark of a number whose cells are not all known to be up to date."""
+    marks = {mark_of(cell.get("made", cell)) for cell in cells}
+    return next((f" {mark}" for mark in ("(out-of-date)", "(unchecked)") if mark in marks), "")
 
 
 def scored(cells: Cells) -> str:
@@ -203,9 +209,11 @@ def highlights() -> str:
     """Return what README.md says first of accuracy, speed and maps, as a list."""
     quick = trainings()[TRAININGS["cifar10_quick"]]
     (fast,) = (row for row in optimised() if row["dtype"] == "fp32")
-    drop = means(of_recipe(read("explanations"), RECIPE), *PLACES["drop"][1:3])
+    scored_maps = of_recipe(read("explanations"), RECIPE)
+    drop = means(scored_maps, *PLACES["drop"][1:3])
     score = {name: f"{statistics.mean(numbers):.2f}" for name, numbers in drop.items() if numbers}
-    control = max((name for name in score if name in CONTROLS), key=lambda name: float(score[name]))
+    ignored = [name for name in score if name in CONTROLS]
+    control, ignoring = max(ignored, key=lambda name: float(score[name])), len(ignored)
     speed = read("inference")["fp32 batch 128"]
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 (JPEG copy) in ten minutes on two CPU cores. "
@@ -216,7 +224,8 @@ def highlights() -> str:
         f"time{out_of_date([speed])}.",
         "**Its maps are tested**: we remove patches in the order of a map and watch the probability of the class. On "
         f"three earlier models, `gradient_rollout` scores {score['gradient_rollout']}, the usual `rollout` "
-        f"{score['rollout']}, the best map that ignores the model {score[control]}, and a map that says nothing 0.",
+        f"{score['rollout']}, the best of {ignoring} maps that ignore the model {score[control]}, and a map that says "
+        f"nothing 0{out_of_date(scored_maps)}.",
     )
     text = "\n".join(f"- {line}" for line in lines)
     return text + "\n\nA result that is out of date was measured with older code." * ("(out-of-date)" in text)
@@ -386,7 +395,9 @@ def maps_found() -> str:
     """Return the scores of maps where the place of what is asked about is known."""
     crowded, mosaics, _ = (map_columns()[name][0] for name in FOUND)
     images = "digits among digits"
-    note = f"{crowded[0]['images']} {images}, {len(crowded)} trainings. {how_accurate(crowded, images)} "
+    note = (
+        f"{span(values(crowded, 'images'), '.0f')} {images}, {len(crowded)} trainings. {how_accurate(crowded, images)} "
+    )
     note += f"{mosaics[0]['images']} mosaics, {len(mosaics)} trainings."
     return f"{table_of_maps(FOUND)}\n\n{note} {measured_on([*crowded, *mosaics])}"
 

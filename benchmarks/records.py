@@ -106,13 +106,18 @@ def made(cell: dict[str, Any]) -> str:
 def commit_of(record: dict[str, Any]) -> str:
     """Return the commit of a result in words, and that it is out of date if fingerprint.py has found it so.
 
-    >>> commit_of({"commit": "abc1234"}), commit_of({"commit": "abc1234", "stale": "vit/model has changed"})
-    ('commit abc1234', 'abc1234 (out-of-date)')
+    A result without a fingerprint is not checked.
+
+    >>> known = {"commit": "abc1234", "fingerprint": {}}
+    >>> commit_of(known), commit_of(known | {"stale": "vit/model has changed"}), commit_of({"commit": "abc1234"})
+    ('commit abc1234', 'abc1234 (out-of-date)', 'abc1234 (unchecked)')
     >>> commit_of({})
-    'commit not recorded'
+    'commit not recorded (unchecked)'
     """
     if record.get("stale"):
         return f"{record['commit']} (out-of-date)"
+    if "fingerprint" not in record:
+        return f"{record.get('commit') or 'commit not recorded'} (unchecked)"
     return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
 
 

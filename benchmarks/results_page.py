@@ -19,11 +19,23 @@ import baseline
 import claims
 import decoders
 import explanations
+import familiarity
 import finetune
 import heads
+import inference
+import mixed_sizes
 import overhead
+import overlap
 import pipeline
+import plan
+import released
+import released_tuning
+import shards
 import throughput
+import token_merging
+import torture
+import torture_ranks
+import training_parts
 from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary, with_first_stages
 from accuracy_figure import draw_accuracy, measured_points
 from heads_figure import draw_heads
@@ -190,6 +202,18 @@ FILES = {
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
+    "inference": File("fast inference", inference.report),
+    "training_parts": File("parts of a training step", training_parts.report),
+    "shards": File("shards", shards.report),
+    "overlap": File("overlapping patches", overlap.report),
+    "token_merging": File("token merging", token_merging.report),
+    "mixed_sizes": File("images of several sizes", mixed_sizes.report),
+    "familiarity": File("images that the packaged model does not know", familiarity.report),
+    "released": File("released weights", released.report),
+    "released_tuning": File("fine-tuning of released weights", released_tuning.report),
+    "plan": File("plans of trainings", plan.report),
+    "torture": File("killed runs", torture.report),
+    "torture_ranks": File("killed processes", torture_ranks.report),
     **{f"claims_{name}": of_claim(name, claim) for name, claim in claims.CLAIMS.items()},
 }
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+import vit
 from tests.architectures import EXACT, ours, randomised
 from tests.capture.around import Around
 from vit.capture import capture_attention, examine

@@ -162,7 +162,9 @@ def test_a_model_of_one_logit_has_no_probability_to_fall(random_vit):
 class Labels(Adder):
     """The same with two labels, each by itself."""
 
-    pretrained_cfg = {"thresholds": [0.5, 0.5]}
+    def __init__(self, weights):
+        super().__init__(weights)
+        self.pretrained_cfg = {"thresholds": [0.5, 0.5]}
 
 
 @pytest.mark.parametrize("measure", [removal_curves, saco])
