@@ -77,7 +77,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "source": "Xiong et al. 2020",
             "measured": f"accuracy on the digits of {DEPTHS[-1]} post-norm blocks with a warm-up over {WARMUP} steps, "
             f"less without: {points(of_post)}",
-            "control": f"the same of pre-norm blocks: {points(of_pre)}; not needed: at most {100 * LITTLE:g} point more",
+            "control": f"the same of pre-norm blocks: {points(of_pre)}; unneeded: at most {100 * LITTLE:g} point",
             "answer": HOLDS if of_post[1] > 0 and of_pre[2] <= LITTLE else FAILS if of_post[2] < 0 else OPEN,
         },
     ]

@@ -16,6 +16,8 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.~-])(/(home|root|Users|tmp|opt|usr|mnt|work
 PAGES_AND_REPORTS = (
     "9. Explore every layer and head",
     "10. How far can each map be believed?",
+    "3. How often it looks at the right digit",
+    "4. Does it need to look there?",
     "7. Every layer and head",
 )
 

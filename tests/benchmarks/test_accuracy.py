@@ -98,7 +98,7 @@ def test_commands_that_differ_in_the_seed_alone_are_one(run):
     (group,) = recipes(cells).values()
     assert origins(group).count("--seed_everything SEED`") == 1
     assert origins([*group, group[0] | {"command": "python other.py"}]).count("` on ") == 2
-    assert origins([group[0] | {"commit": "abc1234"}]).endswith(", commit abc1234.")
+    assert origins([group[0] | {"commit": "abc1234", "fingerprint": {}}]).endswith(", commit abc1234.")
     assert origins([group[0] | {"commit": ""}]).endswith(", commit not recorded.")
 
 

@@ -64,7 +64,7 @@ def test_a_training_has_a_row_once_it_is_measured_with_its_seeds_and_commit(chan
         template = {name: value for name, value in template.items() if name not in ("fingerprint", "stale")}
         for seed, accuracy in ((6, 0.97), (7, 0.99)):
             facts = {"recipe": "digits", "seed": seed, "test_accuracy": accuracy, "test_accuracy_views": None}
-            cells[f"digits, cpu, seed {seed}"] = template | facts | {"commit": "abc1234"}
+            cells[f"digits, cpu, seed {seed}"] = template | facts | {"commit": "abc1234", "fingerprint": {}}
 
     change("accuracy", lambda cells: [cells.pop(name) for name in [*cells] if name.startswith("digits")])
     assert "digits" not in pages.results()
@@ -120,7 +120,10 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert learns.endswith("reaches 62.5 ± 0.0 % by its strongest recipe.")  # its defaults are out of date
     assert re.search(r"\d\.\d\d times as fast", fast)
     assert fast.endswith("in fp32 with 128 images at a time (out-of-date).")
-    assert "`gradient_rollout` scores 0.50, the usual `rollout` 0.25, the best map that ignores the model 0.12," in maps
+    assert (
+        "`gradient_rollout` scores 0.50, the usual `rollout` 0.25, the best of 3 maps that ignore the model 0.12,"
+        in maps
+    )
     assert note == "A result that is out of date was measured with older code."
     for name in ("accuracy", "inference"):
         change(name, lambda cells: [cell.update(stale=None) for cell in cells.values()])
@@ -151,7 +154,7 @@ def test_our_speed_with_the_shortcut_of_before_has_no_row(change):
 
 
 def test_the_sentence_below_a_table_has_each_machine_once_with_all_its_dates_and_commits():
-    made = {"machine": "one", "date": "2026-01-01", "commit": "abc1234"}
+    made = {"machine": "one", "date": "2026-01-01", "commit": "abc1234", "fingerprint": {}}
     later = made | {"date": "2026-01-02"}
     cells = [{"made": made}, {"made": later}, {"made": made | {"machine": "two"}}]
     assert pages.measured_on(cells) == (

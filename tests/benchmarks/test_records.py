@@ -77,11 +77,13 @@ def test_the_command_of_a_result_does_not_say_where_it_was_written(monkeypatch):
 
 def test_the_origin_of_a_result_has_command_machine_date_and_commit(monkeypatch):
     monkeypatch.setattr(records, "commit", lambda: "abc1234")
-    for sentence in (records.made(records.provenance()), records.made_at(records.origin())):
+    checked = {"fingerprint": {}}
+    for sentence in (records.made(records.provenance() | checked), records.made_at(records.origin() | checked)):
         assert sentence.startswith(f"Made by `{records.command()}` on ")
         assert records.place(machine()) in sentence
         assert sentence.endswith(f"{machine()['date']}, commit abc1234.")
-    assert records.made(records.provenance() | {"commit": ""}).endswith(", commit not recorded.")
+    assert records.made(records.provenance() | checked | {"commit": ""}).endswith(", commit not recorded.")
+    assert records.made(records.provenance()).endswith(", abc1234 (unchecked).")
 
 
 def test_a_cell_of_this_commit_is_not_measured_again(tmp_path, monkeypatch, capsys):

@@ -116,8 +116,8 @@ def test_ablation_and_speeds_have_sections_of_their_own(page):
     speeds = "| 1,200 (9 to 1,300) | 1.20 (1.10 to 1.30) |"
     assert f"| 192x6 train {speeds} 1.01 (1.00 to 1.02) | timm | 50% |" in text
     assert f"| older train {speeds} | timm | 50% |" in text
-    made = "`python benchmarks/throughput.py` (commit abc1234), `python benchmarks/throughput.py` (commit not recorded)"
-    assert f"Made by {made}." in text
+    command = "`python benchmarks/throughput.py`"
+    assert f"Made by {command} (abc1234 (unchecked)), {command} (commit not recorded (unchecked))." in text
     assert "bare loop" not in text
 
 

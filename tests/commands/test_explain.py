@@ -368,7 +368,7 @@ def test_the_trust_report_is_about_the_predicted_class_and_written_as_a_page(her
 
 def test_explaining_many_images_shows_progress(here, monkeypatch):
     shown = []
-    monkeypatch.setitem(main.__globals__, "progress", lambda items, what: shown.append(what) or items)
+    monkeypatch.setattr("vit.commands.explain_files.progress", lambda items, what: shown.append(what) or items)
     main(["photo.png", "--checkpoint", "best.ckpt"])
     assert shown == ["images explained"]
 

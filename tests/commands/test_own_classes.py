@@ -116,13 +116,13 @@ def test_what_it_does_not_tell_is_typed_and_noted_in_the_config(run, folder):
 
 
 def test_the_config_of_a_run_does_not_tell_what_its_data_told(run, folder):
-    run("fit", *DATA, *SHORT, "--trainer.max_steps", "2", "--experiment", "digits")
+    run("fit", *DATA, *SHORT, "--trainer.max_epochs", "1", "--experiment", "digits")
     config = folder / "runs/digits/version_0/config.yaml"
     noted = yaml.safe_load(config.read_text())["model"]["init_args"]
     assert not noted.keys() & {"num_classes", "class_names", "mean", "std", "image_size", "in_channels"}
     other = run("fit", "--config", config, "--data", "tests.brought.Letters", "--trainer.max_steps", "1", *CPU)
     assert other.model.hparams.class_names == list("abcdefghij")
-    again = run("fit", "--ckpt_path", "runs/digits/version_0", "--trainer.max_steps", "3")
+    again = run("fit", "--ckpt_path", "runs/digits/version_0", "--trainer.max_epochs", "2")
     assert again.model.hparams.class_names == list("0123456789")
 
 

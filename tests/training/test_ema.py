@@ -66,7 +66,7 @@ def test_a_resumed_training_counts_no_step_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(EMA, "on_train_batch_end", counting)
     monkeypatch.chdir(tmp_path)
     command = ["fit", *TINY, "--data.batch_size", "300", "--model.ema_decay", "0.3", "--experiment", "resumed"]
-    command += ["--trainer.accumulate_grad_batches", "2", "--trainer.max_steps"]
+    command += ["--trainer.accumulate_grad_batches", "2", "--trainer.max_epochs", "9", "--trainer.max_steps"]
     run_command(*command, "2")
     counted.clear()
     run_command(*command, "4", "--ckpt_path", "runs/resumed/version_0")

@@ -207,6 +207,8 @@ def _arguments_of_model(objective: type[Objective], arguments: dict[str, Any]) -
 
 def _data_of_predict(objective: type[Objective], known: dict[str, Any]) -> list[str]:
     described = {name: known[name] for name in ("image_size", "in_channels", "crop_ratio") if name in known}
+    if isinstance(described.get("image_size"), int):
+        described["image_size"] = [described["image_size"]] * 2
     described["stretch"] = objective.stretches_images
     return ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
 

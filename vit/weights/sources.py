@@ -149,7 +149,7 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
         if theirs in changed:
             stated[ours] = tuple(changed[theirs]) if isinstance(changed[theirs], list) else changed[theirs]
     pool = changed.get("global_pool", config.get("global_pool"))
-    if pool not in (None, "", *POOLS):
+    if isinstance(pool, str) and pool not in ("", *POOLS):
         raise ValueError(f"its pooling is {pool!r}, which the backbone lacks")
     # The head of a distilled DeiT tells its pooling.
     return stated | ({"pool": POOLS[pool]} if pool in POOLS and "dist_token" not in state else {})

@@ -88,7 +88,7 @@ def test_the_threshold_of_a_class_has_its_highest_f1(rows):
 
 def test_the_threshold_of_a_class_is_far_from_the_probabilities_on_both_sides():
     logits = torch.tensor([[0.9], [0.3003], [0.1]]).logit()
-    evaluation = evaluated(logits, torch.tensor([[1.0], [1.0], [0.0]]), torch.full((1,), 0.5))
+    evaluation = evaluated(logits, torch.tensor([[1.0], [1.0], [0.0]]), torch.full((1,), 0.5), parts=(3,))
     assert evaluation.best_thresholds().item() == pytest.approx((0.3003 + 0.1) / 2)
 
 
