@@ -99,7 +99,7 @@ def test_commands_that_differ_in_the_seed_alone_are_one(run):
     assert origins(group).count("--seed_everything SEED`") == 1
     assert origins([*group, group[0] | {"command": "python other.py"}]).count("` on ") == 2
     assert origins([group[0] | {"commit": "abc1234", "fingerprint": {}}]).endswith(", commit abc1234.")
-    assert origins([group[0] | {"commit": ""}]).endswith(", commit not recorded.")
+    assert origins([group[0] | {"commit": ""}]).endswith(", commit not recorded (unchecked).")
 
 
 def test_every_seed_has_the_commit_that_was_checked_out_when_it_began(run, monkeypatch):
