@@ -44,6 +44,7 @@ TRAININGS = {
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.
 PACKAGED = {"cifar10": "8 x 8 patches side by side", "cifar10_showcase": "16 x 16 patches that overlap"}
+SERVED = "192x6-p4-32"  # the model of inference.json
 WAYS = ("fp32 eager", "bf16 eager", "fp32 compiled", "bf16 compiled")
 
 READERS = "read_digits"  # recipe in decoders.json
@@ -178,7 +179,8 @@ def results() -> str:
     for cell in read("overhead").values():
         for name, row in cell["rows"].items():
             if name.startswith("Lightning"):
-                times = f"{row['against_best_peer'][1]:.2f} times a bare loop{out_of_date([cell])}"
+                loop = "an eager bare loop" if "compiled" in name else "a bare loop"
+                times = f"{row['against_best_peer'][1]:.2f} times {loop}{out_of_date([cell])}"
                 rows[f"speed: training through {name}"] = times
     return markdown_table([{"measured": what, "result": result} for what, result in rows.items()])
 
@@ -290,11 +292,28 @@ def optimised() -> list[dict[str, Any]]:
             ours = [row for name, row in measured_rows.items() if name.endswith(f" {dtype}") and "failed" not in row]
             if ours:
                 best = min(ours, key=lambda row: row["milliseconds"][1])
-                ratios = {
-                    f"beside the best {way}": f"{best[f'against_best_{way}']:.2f}" for way in ("eager", "compiled")
-                }
+                ratios = {f"beside the best {way}": faster_than(best, base, way) for way in ("eager", "compiled")}
                 rows.append({"base": base, "dtype": dtype} | ratios)
     return rows
+
+
+def faster_than(ours: dict[str, Any], base: str, way: str) -> str:
+    """Return how many times as fast a program is as the best library beside it, and as that in throughput.json.
+
+    The libraries run in processes of their own there and in one process here, which some are faster in.
+    """
+    ratios = [ours[f"against_best_{way}"]]
+    for name, cell in read("throughput").items():
+        if name.startswith(f"{SERVED} inference {base} {way}") and not out_of_date([cell]):
+            rates = [row["images_per_second"][1] for who, row in peers_of(cell).items()]
+            ratios.append(cell["batch"] / max(rates) * 1000 / ours["milliseconds"][1])
+    return span(ratios, ".2f")
+
+
+def peers_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of other libraries in a cell of throughput.json."""
+    rows = cell["rows"].items()
+    return {who: row for who, row in rows if not who.startswith("ours") and "images_per_second" in row}
 
 
 def inference() -> str:
