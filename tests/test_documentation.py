@@ -247,7 +247,7 @@ def test_the_advice_on_maps_follows_from_every_training():
     assert len(trained) == len(planted) == 3
     (packaged,) = (cell for cell in cells if cell["recipe"] == "cifar10_showcase")
     assert [row["hits"] for row in packaged["mosaics"] if row["method"] == "legrad"] == [
-        pytest.approx([0.7, 0.57, 0.83], abs=0.005)
+        pytest.approx([0.6, 0.45, 0.74], abs=0.005)
     ]
     flips = [flips_of_layers(cell) for cell in trained]
     means = [100 * statistics.mean(of[layer] for of in flips) for layer in flips[0]]

@@ -30,7 +30,7 @@ MAPS = {
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
         "product of normalised((mean over heads of A * dy/dA)+ + I)",
-        "Take it first: on photographs, it is the best measured map of one backward pass",
+        "Take it first: the best of one backward pass in three trainings, though not in the packaged model",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
@@ -75,7 +75,7 @@ MAPS = {
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if all paths must count: not measured on photographs, and its authors' library calls it patented",
+        "Take it if all paths must count: the best in the packaged model; its authors' library calls it patented",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
