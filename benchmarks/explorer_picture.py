@@ -1,6 +1,6 @@
-"""The picture of the explorer in docs/: the packaged model on a CIFAR-10 test image, in a browser, a patch held.
+"""The picture of the explorer in docs/: the packaged model on a photograph of the repository, a patch held.
 
-    python benchmarks/explorer_picture.py --data data/cifar10-jpeg [--picture docs/images/explorer.png]
+    python benchmarks/explorer_picture.py [--picture docs/images/explorer.png]
 
 Needs Chromium: `playwright install chromium`.
 """
@@ -17,14 +17,14 @@ from vit.commands.photographs import read_images
 from vit.explain import explorer
 
 ROOT = Path(__file__).parents[1]
-IMAGE, HELD = Path("test/cat/0000.jpg"), (4, 9)  # row and column of a patch on the edge of the head
+IMAGE, HELD = ROOT / "notebooks/cifar10/cat_0000.jpg", (4, 9)  # row and column of a patch on the edge of the head
 SCREEN = {"width": 800, "height": 722}  # the narrowest with tiles beside the image; down to the last row of tiles
 
 
-def draw(data: Path, picture: Path) -> None:
+def draw(picture: Path) -> None:
     """Write the page to a temporary folder, and a picture of its upper part."""
     model = vit.load("cifar10")
-    _, images = read_images([data / IMAGE], model)
+    _, images = read_images([IMAGE], model)
     settings = {name: model.pretrained_cfg[name] for name in ("class_names", "mean", "std")}
     page = explorer(model, images[0], model_name="cifar10", image_name=IMAGE.name, **settings)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -43,7 +43,5 @@ def draw(data: Path, picture: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the CIFAR-10 images")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs/images/explorer.png", help="PNG file to write")
-    options = parser.parse_args()
-    draw(options.data, options.picture)
+    draw(parser.parse_args().picture)
