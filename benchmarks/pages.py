@@ -226,8 +226,8 @@ def highlights() -> str:
         f"time{out_of_date([speed])}.",
         "**Its maps are tested**: we remove patches in the order of a map and watch the probability of the class. On "
         f"three earlier models, `gradient_rollout` scores {score['gradient_rollout']}, the usual `rollout` "
-        f"{score['rollout']}, the best of {ignoring} maps that ignore the model {score[control]}, and a map that says "
-        f"nothing 0{out_of_date(scored_maps)}.",
+        f"{score['rollout']}, the best of {ignoring} maps that ignore the model "
+        f"{score[control]}{out_of_date(scored_maps)}.",
     )
     text = "\n".join(f"- {line}" for line in lines)
     return text + "\n\nA result that is out of date was measured with older code." * ("(out-of-date)" in text)
