@@ -121,7 +121,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert re.search(r"\d\.\d\d times as fast", fast)
     assert fast.endswith("in fp32 with 128 images at a time (out-of-date).")
     assert (
-        "`gradient_rollout` scores 0.50, the usual `rollout` 0.25, the best of 3 maps that ignore the model 0.12,"
+        "`gradient_rollout` scores 0.50, the usual `rollout` 0.25, the best of 3 maps that ignore the model 0.12"
         in maps
     )
     assert note == "A result that is out of date was measured with older code."
