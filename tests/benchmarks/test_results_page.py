@@ -90,9 +90,9 @@ def test_recipes_come_best_first_with_command_machine_date_and_commit(page, resu
     date = machine()["date"]
     (made,) = [line for line in text.splitlines() if line.startswith("- quick, cpu: ")]
     assert "`python train.py fit --config configs/quick.yaml --seed_everything SEED` on " in made
-    assert made.endswith(f"{date}, commit not recorded.")
+    assert made.endswith(f"{date}, commit not recorded (unchecked).")
     (made,) = [line for line in text.splitlines() if line.startswith("- ten minutes, cpu: ")]
-    assert made.endswith(f"{date}, commit abc1234.")
+    assert made.endswith(f"{date}, abc1234 (unchecked).")
     assert "The defaults of timm's model and torchvision's loader" in text
     assert (results / "accuracy_petaflop.png").stat().st_size > 10_000
     assert text.count("arXiv 2112.13492") == 1

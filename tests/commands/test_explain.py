@@ -149,7 +149,7 @@ def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_take
         return subject.sum_over_patches(subject.images - subject.images.min())
 
     drawn, draw_map = [], photograph_sheet.draw_map
-    monkeypatch.setattr(photograph_sheet, "draw_map", lambda *args: drawn.append(draw_map(*args)) or drawn[-1])
+    monkeypatch.setattr("vit.commands.explain_files.draw_map", lambda *args: drawn.append(draw_map(*args)) or drawn[-1])
     monkeypatch.setitem(METHODS, "brightness", brightness)
     main(["planted", "--checkpoint", "best.ckpt", "--method", "brightness"])
     with (here / "explained/cells.csv").open(newline="") as file:
@@ -239,8 +239,7 @@ def test_the_title_of_the_sheet_is_the_question(question, title, here, monkeypat
     titles = []
     draw_sheet = photograph_sheet.draw_sheet
     monkeypatch.setattr(
-        photograph_sheet,
-        "draw_sheet",
+        "vit.commands.explain_files.draw_sheet",
         lambda *args, title, **kwargs: titles.append(title) or draw_sheet(*args, title=title, **kwargs),
     )
     main(["photo.png", "--checkpoint", "best.ckpt", *(word.format(other=other) for word in question)])
