@@ -7,6 +7,6 @@
 DEFAULT_METHOD = "gradient_rollout"
 
 NOT_MEASURED = (
-    "These maps were not measured on this model. On small models of CIFAR-10, token_drop shows best what a prediction "
-    f"rests on, and {DEFAULT_METHOD} in most of them of the maps of one backward pass."
+    "These maps were not measured on this model. On three small models of CIFAR-10, token_drop shows best what a "
+    f"prediction rests on, and {DEFAULT_METHOD} of the maps of one backward pass."
 )
