@@ -136,7 +136,7 @@ PARTS: dict[str, Part] = {
         "speed of models made fast, beside four libraries",
         file="inference",
         minutes=30,
-        commands=("inference.py prepare", "inference.py time", f"inference.py accuracy {DATA}"),
+        commands=("inference.py prepare", "inference.py time", f"inference.py accuracy {DATA} --dtypes fp32 bf16 int8"),
         sources=("vit/inference.py",),
         operations=("inference",),
     ),
