@@ -19,6 +19,14 @@ KINDS = {
     "pure": (ORANGE, "D", "published, plain ViT"),
     "other": (GREY, "^", "published, hybrids and convolutional"),
 }
+# Names of points that are not those of their recipes.
+NAMES = {
+    "cifar10_quick": "ten minutes",
+    "cifar10": "one hour",
+    "cifar10_showcase": "packaged",
+    "timm ViT 96x6, torchvision loader, AdamW, 10 min": "timm's defaults, ten minutes",
+    "timm ViT 96x6, strongest recipe, 10 min": "timm's strongest recipe, ten minutes",
+}
 ACCURACIES = [20, 40, 50, 60, 70, 75, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99]
 
 
@@ -30,10 +38,11 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
     short = [group[0]["recipe"].split(",")[0] for group in known.values()]
     points = []
     for (name, group), recipe in zip(known.items(), short, strict=True):
+        unique = recipe if short.count(recipe) == 1 else name.removesuffix(", cpu" * bool(group[0].get("peer")))
         accuracies = values(group, "test_accuracy", 100)
         points.append(
             {
-                "name": recipe if short.count(recipe) == 1 else name.removesuffix(", cpu" * bool(group[0].get("peer"))),
+                "name": NAMES.get(unique, unique),
                 "kind": "peer" if group[0].get("peer") else "measured",
                 "accuracy": statistics.mean(accuracies),
                 "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,

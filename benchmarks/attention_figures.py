@@ -44,12 +44,12 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
 def draw_cost(result: dict[str, Any], path: Path) -> None:
     """Draw time and memory of one attention layer against the number of tokens, a colour for each family."""
     figure = Figure(figsize=(7.4, 10.4))
-    rows = (("seconds", 1e3, "time, ms"), ("bytes", 1e-6, "memory, MB"))
+    rows = (("seconds", 1e3, "Time", "ms"), ("bytes", 1e-6, "Memory", "MB"))
     tokens = [int(length) for length in result["cost"]]
-    for axes, (what, scale, label) in zip(figure.subplots(2, 1), rows, strict=True):
-        axes.set(xscale="log", yscale="log", xlabel="tokens", title=f"{label} ({MEASURED})")
+    for axes, (what, scale, title, unit) in zip(figure.subplots(2, 1), rows, strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=unit, title=f"{title} of one layer, {MEASURED}")
         axes.set_xticks(tokens, [f"{length:,}" for length in tokens])
-        axes.set_xlim(0.8 * tokens[0], 12 * tokens[-1])
+        axes.set_xlim(0.8 * tokens[0], 8 * tokens[-1])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()
         ends = {}

@@ -66,7 +66,7 @@ def marker_of(name: str) -> dict[str, Any]:
 def draw_rivals(cells: dict[str, Any], path: Path) -> None:
     """Draw accuracy over the number of images, every seed a point, and how far each rival is from softmax."""
     figure = Figure(figsize=(7.4, 7))
-    axes = figure.subplots(2, 1)
+    axes = figure.subplots(2, 1, sharex=True)
     for place, (name, color) in enumerate(rivals.COLORS.items()):
         found = {size: [100 * value for value in rivals.accuracies(cells, name, size)] for size in rivals.SIZES}
         found = {size: values for size, values in found.items() if values}
@@ -87,13 +87,13 @@ def draw_rivals(cells: dict[str, Any], path: Path) -> None:
             ends.append([high - mean for mean, high in zip(means, highs, strict=True)])
             axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
     axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
-    axes[0].set(ylabel="test accuracy, %")
-    axes[1].set(ylabel="accuracy minus softmax's, points\n(95 % interval)")
+    axes[0].set(title="Accuracy: mean (line) and each seed (dots)", ylabel="test accuracy, %")
+    axes[1].set(title="Lead over softmax, with its 95 % interval", xlabel="training images", ylabel="points")
     for plot in axes:
-        plot.set(xlabel="training images", xscale="log")
+        plot.set(xscale="log")
         plot.set_xticks(rivals.SIZES, [f"{size:,}" for size in rivals.SIZES])
         plot.minorticks_off()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    axes[0].legend(loc="lower right")
     figure.savefig(path)
 
 
@@ -117,18 +117,20 @@ def draw_scale(cells: dict[str, Any], path: Path) -> None:
         draw_law(axes[0], cells, seeds)
         least = min(min(cell["losses"].values()) for cell in cells.values())
         axes[0].set_ylim(bottom=least / 2)  # the interval of the law may reach 0
-    axes[0].set(title="all images", xlabel="compute, GFLOP", ylabel="test loss")
+    axes[0].set(title="All images: each seed, and the fit", xlabel="compute, GFLOP", ylabel="test loss")
     for plot in axes:
         plot.set(xscale="log", yscale="log")
         plot.minorticks_off()
-    for plot, title in zip(axes[1:], ("equal steps", "equal compute"), strict=True):
+    for plot, title in zip(axes[1:], ("Equal steps", "Equal compute"), strict=True):
         plot.set(title=title, xlabel="share of the training images, %")
         plot.set_xticks([100 * share for share in scale.SHARES], [f"{100 * share:g}" for share in scale.SHARES])
     axes[2].set(ylabel=axes[0].get_ylabel())
     for axis in (axes[0].xaxis, axes[0].yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
-    empty.legend(*axes[1].get_legend_handles_labels(), loc="center")
+    drawn = [axes[1].get_legend_handles_labels(), axes[0].get_legend_handles_labels()]
+    handles, names = ([each for part in parts for each in part] for parts in zip(*drawn, strict=True))
+    empty.legend(handles, names, loc="center")
     figure.savefig(path)
 
 
@@ -142,12 +144,15 @@ def draw_law(plot: Axes, cells: dict[str, Any], seeds: list[int]) -> None:
     fitted = [scale.best_of_widths(cells, seed, scale.SHARES[-1], *scale.WIDTHS) for seed in seeds]
     last = max(scale.best_of_widths(cells, seed, scale.SHARES[-1], scale.LARGER)[0][0] for seed in seeds)
     ends = (min(points[0][0] for points in fitted), max(points[-1][0] for points in fitted))
-    for computes, style in ((np.geomspace(*ends, 40), "-"), (np.geomspace(ends[1], last, 20), "--")):
+    parts = ((np.geomspace(*ends, 40), "-", "power fitted to widths 8 to 24"),)
+    parts += ((np.geomspace(ends[1], last, 20), "--", "its prediction of width 48"),)
+    for computes, style, name in parts:
         found = [mean_interval([scale.predicted(points, compute) for points in fitted]) for compute in computes]
         means, lows, highs = zip(*found, strict=True)
-        plot.plot(computes / 1e9, means, color=GREY, ls=style, lw=1.5)
+        plot.plot(computes / 1e9, means, color=GREY, ls=style, lw=1.5, label=name)
         if len(seeds) > 1:
             plot.fill_between(computes / 1e9, np.maximum(lows, 1e-3), highs, color=GREY, alpha=0.2, lw=0)
+    plot.fill_between([], [], [], color=GREY, alpha=0.2, lw=0, label="its 95 % interval over seeds")
 
 
 @plot_style
@@ -165,6 +170,7 @@ def draw_quality(cells: dict[str, Any], path: Path) -> None:
         without = [100 * value for value in claims_quality.clean(cells, f"{name}, {asked:.0%} left out")]
         label = f"{name}, these images left out"
         axes.scatter([100 * asked] * len(without), without, s=24, facecolors="none", edgecolors=color, label=label)
+    axes.set(title="Mean (line) and each seed (dots)")
     axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")
     axes.legend()
     figure.savefig(path)
@@ -176,20 +182,26 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(7.4, 6.2))
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.1))
     accuracy = above.subplots()
-    for way, color in claims_routed.COLORS.items():
+    for number, (way, color) in enumerate(claims_routed.COLORS.items()):
         found = {k: claims_routed.accuracies(cells, way, k) for k in claims_routed.KEPT}
-        means = {k: 100 * sum(values) / len(values) for k, values in found.items() if values}
-        accuracy.plot(list(means), list(means.values()), color=color, marker="o", ms=4, label=way)
+        intervals = {k: mean_interval([100 * value for value in values]) for k, values in found.items() if values}
+        if not intervals:
+            continue
+        means, lows, highs = (np.array(each) for each in zip(*intervals.values(), strict=True))
+        places = np.array([*intervals]) + 0.04 * (number - 1.5)  # side by side, so that no interval hides another
+        ends = np.nan_to_num([means - lows, highs - means], posinf=0)  # a single seed has no interval
+        accuracy.errorbar(places, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, lw=1.5, label=way)
     if whole := of_setting(cells, claims_routed.ALL, "accuracy"):
         level = 100 * sum(whole) / len(whole)
         accuracy.axhline(level, color="black", ls=":", lw=1, label=claims_routed.ALL)
     heads = claims_routed.HEADS
-    accuracy.set(xlabel=f"heads of {heads}", ylabel="test accuracy, %", xticks=claims_routed.KEPT)
+    accuracy.set(title="Accuracy, with its 95 % interval", xlabel=f"heads used in a block, of {heads}")
+    accuracy.set(ylabel="test accuracy, %", xticks=claims_routed.KEPT)
     above.legend(loc="outside right center")
     plots = below.subplots(1, claims_routed.MODEL["depth"])
     use = of_setting(cells, f"by image, {claims_routed.FEW} of {heads}", "use")
     for block, plot in enumerate(plots):
-        plot.set(title=f"block {block}", xlabel="head", ylabel="digit")
+        plot.set(title=f"Block {block}: heads used", xlabel="head", ylabel="digit")
         plot.set(xticks=range(heads), yticks=range(Digits.num_classes))
         plot.grid(False)
         if use:
@@ -203,16 +215,18 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
 def draw_cost(cells: dict[str, Any], path: Path) -> None:
     """Draw time and memory over the tokens, and time over the side of the window."""
     figure, (time, memory, wide, empty) = four_places()
-    for plot, key, factor, label in ((time, "seconds", 1e3, "time, ms"), (memory, "bytes", 1e-6, "memory, MB")):
+    kinds = ((time, "seconds", 1e3, "Time", "ms"), (memory, "bytes", 1e-6, "Peak memory", "MB"))
+    for plot, key, factor, title, unit in kinds:
         for name, color in claims_cost.COLORS.items():
             found = claims_cost.medians(cells, "tokens", name, key)
             values = [factor * value for value in found.values()]
             plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
-        plot.set(xlabel="tokens", ylabel=label, xscale="log", yscale="log")
+        plot.set(title=title, xlabel="tokens", ylabel=unit, xscale="log", yscale="log")
         plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
     found = claims_cost.medians(cells, "window", None, "seconds")
     wide.plot(list(found), [1e3 * value for value in found.values()], color=ORANGE, marker="o", ms=4)
-    wide.set(xlabel="side of the window, patches", ylabel="time, ms", xscale="log", yscale="log")
+    wide.set(title="Time by the side of the window", xlabel="side of the window, patches", ylabel="ms")
+    wide.set(xscale="log", yscale="log")
     wide.set_xticks(list(found), [str(width) for width in found])
     for plot in (time, memory, wide):
         plot.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

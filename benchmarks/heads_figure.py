@@ -25,6 +25,9 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     axes = figure.subplots()
     accuracies = [_percent([cell["accuracy"] for cell in trained if _heads(cell) == count]) for count in counts]
     axes.plot(counts, accuracies, "o-", color=BLUE, label="trained with so many heads")
+    counted = [cell for cell in trained if _heads(cell)]
+    places, heights = [_heads(cell) for cell in counted], [100 * cell["accuracy"] for cell in counted]
+    axes.scatter(places, heights, color=BLUE, marker="_", s=80, label="each seed of them")
     pruned = [cell for cell in trained if "pruned" in cell]
     if pruned:
         left = sorted(map(int, pruned[0]["pruned"]))
@@ -40,7 +43,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.minorticks_off()
     axes.set(
-        title=f"Training with few heads, and pruning to few, after {steps:,} steps",
+        title=f"Few heads from the start, or pruned to few ({steps:,} steps)",
         xlabel="heads in each layer",
         ylabel=f"accuracy on {trained[0]['examined']:,} test images, %",
     )

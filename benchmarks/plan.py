@@ -154,7 +154,9 @@ def report(results: dict[str, Any]) -> str:
 def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw operations and memory of an image over parameters and over tokens, and memory of a device over devices."""
     figure = Figure(figsize=(7.4, 8.8))
-    *of_image, over_devices, empty = figure.subplots(3, 2).flat
+    grid = figure.add_gridspec(3, 2)
+    of_image = [figure.add_subplot(grid[row, column]) for row in (0, 1) for column in (0, 1)]
+    over_devices = figure.add_subplot(grid[2, :])
     parameters = [row["parameters"] for row in growth["parameters"].values()]
     models = [f"{name}\n{count / 1e6:.0f} M" for name, count in zip(growth["parameters"], parameters, strict=True)]
     tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
@@ -190,7 +192,6 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         (*of_image[:2], over_devices), ("A larger model", "A larger image", "More devices"), strict=True
     ):
         axes.set_title(title)
-    empty.axis("off")
     figure.suptitle("Computed by vit-attention plan, in bf16-mixed")
     figure.savefig(path)
 

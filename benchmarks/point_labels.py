@@ -18,6 +18,8 @@ def label_points(
 ) -> None:
     """Write each name where it covers no point and no other name: beside its point, or farther away with a line to it.
 
+    If no such place is left in the axes, a name covers others, at the first place that is inside.
+
     Args:
         axes: The axes of the points; limits and scales must be set.
         points: The points by name.
@@ -27,19 +29,24 @@ def label_points(
     axes.figure.draw_without_rendering()
     centres = axes.transData.transform([*points.values(), *avoid])
     taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in centres]
+    taken += [legend.get_window_extent() for legend in [axes.get_legend()] if legend]
     near = [("left", 7, 0), ("right", -7, 0), ("center", 0, 11), ("center", 0, -11)]
     near += [(side, right, 1.6 * up) for side, right, up in near[2:]] + [("left", 5, 9), ("left", 5, -9)]
     for name, point in points.items():
         style = {"va": "center", "fontsize": 9, "color": "black"} | (styles or {}).get(name, {})
+        inside = []
         for side, right, up in near + _far():
             line = {"arrowprops": {"arrowstyle": "-", "color": style["color"], "lw": 0.5, "alpha": 0.6, "shrinkB": 4}}
             style |= line if math.hypot(right, up) > 20 else {}
             text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", ha=side, **style)
             box = text.get_window_extent()
-            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
-            if inside and not any(box.overlaps(other) for other in taken):
-                break
             text.set_visible(False)
+            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1:
+                inside.append((text, box))
+                if not any(box.overlaps(other) for other in taken):
+                    break
+        else:
+            text, box = inside[0]
         text.set_visible(True)
         taken.append(box)
 

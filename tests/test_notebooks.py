@@ -14,8 +14,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~-])(/(home|root|Users|tmp|opt|usr|mnt|workspace)/|[A-Z]:\\)")
 # Sections that show a page or a report in words in place of a picture.
 PAGES_AND_REPORTS = (
-    "9. Explore every layer and head",
-    "10. How far can each map be believed?",
+    "11. Explore every layer and head",
+    "8. How far can each map be believed?",
     "3. How often it looks at the right digit",
     "4. Does it need to look there?",
     "7. Every layer and head",

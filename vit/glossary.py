@@ -231,7 +231,7 @@ RUN = {
     "exact match": Word("The share of images with all labels right"),
     "bits per pixel": Word("What a pixel takes to write down, given the prediction; lower is better"),
     "error of reconstruction": Word(
-        "The mean squared error of hidden patches, each normalised: the mean of a patch has 1, or less if it is plain",
+        "The mean squared error of hidden patches, each normalised: a prediction of each patch's mean has about 1",
         "He et al. 2022",
     ),
     "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),

@@ -131,8 +131,9 @@ class TimmVisionTransformer(VisionTransformer):
         """Replace the head by a new one for ``num_classes`` classes, and the pooling unless ``global_pool`` is None."""
         if global_pool is not None:
             check_choice("global_pool", global_pool, get_args(GlobalPool))
-            self.global_pool = global_pool
         super().reset_classifier(num_classes, POOLS.get(global_pool))
+        if global_pool is not None:
+            self.global_pool = global_pool
 
     def load_pretrained(self, checkpoint_path: str, prefix: str = "") -> None:
         """Copy trained weights from a file that ``vit.load`` can read. timm calls this."""

@@ -39,12 +39,18 @@ napoleon_google_docstring = True
 RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
-    "Learn": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Train": ("docs/training", "docs/data", "docs/sweeps", "docs/scale", "docs/weights", "docs/decoders"),
-    "Build": ("docs/backbone", "docs/attention", "docs/inference"),
-    "Look inside": ("docs/explain", "docs/trust", "docs/analysis", "docs/claims"),
-    "Judge": ("docs/results", "docs/comparison", f"All numbers <{RESULTS}>", "vit/weights/cifar10"),
-    "Look up": ("docs/glossary", "docs/site/api", "CONTRIBUTING", "CHANGELOG"),
+    "Start here": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
+    "Look inside": ("docs/explain", "docs/trust", "docs/analysis"),
+    "Train": ("docs/training", "docs/data", "docs/sweeps", "docs/scale", "docs/decoders"),
+    "Build": ("docs/backbone", "docs/weights", "docs/inference", "docs/comparison"),
+    "Do research on attention": (
+        "docs/attention",
+        "CONTRIBUTING",
+        "docs/claims",
+        "docs/results",
+        f"All numbers <{RESULTS}>",
+    ),
+    "Look up": ("docs/glossary", "docs/site/api", "vit/weights/cifar10", "CHANGELOG"),
 }
 
 

@@ -87,7 +87,11 @@ def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):
     assert [list(line.get_xdata()) for line in lines] == [[1, 0], [2, 1, 0]]
     assert [list(line.get_ydata()) for line in lines] == [[90, 50], [90, 80, 70]]
     assert set(control.get_ydata()) == {25}
-    assert [line.get_label() for line in axes.lines] == ["layer 0", "layer 1", "without as many random heads"]
+    assert [line.get_label() for line in axes.lines] == [
+        "layer 0",
+        "layer 1",
+        "as many random heads of all layers removed",
+    ]
     assert axes.get_xlim()[0] > axes.get_xlim()[1]
     _, bar = drawn(charts.draw_layers, {layer: points(layer, [0.9, 0.5]) for layer in range(9)}, 0.25).axes
     assert bar.get_ylabel() == "layer"  # of more lines than can be named

@@ -40,7 +40,7 @@ def photos(tmp_path):
 @pytest.mark.parametrize("folds", [{}, {"folds": 3, "fold": 1}])
 def test_the_data_of_the_checkpoint_are_split_as_in_its_training(folds):
     noted = DIGITS | {"init_args": DIGITS["init_args"] | folds}
-    name, trained_on, held_out = labelled_images(of_digits(), noted, None, 10_000)
+    name, trained_on, held_out, _ = labelled_images(of_digits(), noted, None, 10_000)
     data = Digits(val_fraction=0.2, **folds)
     data.setup("fit")
     assert name == "Digits"
@@ -53,7 +53,7 @@ def test_the_data_of_the_checkpoint_are_split_as_in_its_training(folds):
 
 def test_as_many_images_as_asked_for_are_drawn_at_random_and_always_the_same():
     draws = [labelled_images(of_digits(), DIGITS, None, 50) for _ in range(2)]
-    for of_name in zip(*(draw[1:] for draw in draws), strict=True):
+    for of_name in zip(*(draw[1:3] for draw in draws), strict=True):
         first, second = of_name
         assert first.images.shape == (50, 1, 8, 8)
         assert_close(first.images, second.images, rtol=0, atol=0)
@@ -61,7 +61,7 @@ def test_as_many_images_as_asked_for_are_drawn_at_random_and_always_the_same():
 
 
 def test_a_folder_takes_the_place_of_the_data_and_is_scaled_to_the_model(photos):
-    name, trained_on, held_out = labelled_images(model_of(NAMES), DIGITS, str(photos), 100)
+    name, trained_on, held_out, _ = labelled_images(model_of(NAMES), DIGITS, str(photos), 100)
     assert name == f"ImageFolder {photos}"
     assert trained_on.images.shape[1:] == held_out.images.shape[1:] == (3, 8, 8)
     assert held_out.labels.sort().values.tolist() == [0, 0, 1, 1]
@@ -77,7 +77,9 @@ def test_another_folder_or_kind_of_data_has_a_split_of_its_own(photos, subject):
     for noted, root in ((of_folder, "elsewhere"), (of_table, str(photos)), (DIGITS, str(photos)), ({}, str(photos))):
         assert not is_split_of_training(noted, root)
     assert "of 7 images held out of the training" in subject.facts()[0]
-    assert "of 7 images of a split of its own" in replace(subject, is_split_of_training=False).facts()[0]
+    assert (
+        "of 7 images that the model may have been trained on" in replace(subject, is_split_of_training=False).facts()[0]
+    )
 
 
 def test_files_that_are_not_kept_in_memory_are_decoded(photos):
@@ -93,7 +95,7 @@ def test_only_the_drawn_images_of_a_folder_are_decoded(photos, monkeypatch):
     decode = ImageFiles.decode
     monkeypatch.setattr(ImageFiles, "decode", lambda self, indices: decoded.extend(indices) or decode(self, indices))
     monkeypatch.setattr("vit.data.decoded_cache._decode_all", lambda *_: pytest.fail("all images are decoded"))
-    _, trained_on, held_out = labelled_images(model_of(NAMES), {}, str(photos), 3)
+    _, trained_on, held_out, _ = labelled_images(model_of(NAMES), {}, str(photos), 3)
     assert len(decoded) == len(trained_on.labels) + len(held_out.labels) == 6
 
 
@@ -103,7 +105,9 @@ def test_where_damaged_files_were_left_out_the_splits_are_those_of_the_training(
     arguments = {"root": str(photos), "skip_damaged": True, "test_fraction": 0.4, "memory_limit": 0.0}
     data = ImageFolder(image_size=8, **arguments)
     data.setup("fit")
-    _, _, held_out = labelled_images(model_of(NAMES), {"class_path": "ImageFolder", "init_args": arguments}, None, 100)
+    _, _, held_out, _ = labelled_images(
+        model_of(NAMES), {"class_path": "ImageFolder", "init_args": arguments}, None, 100
+    )
     assert held_out.labels.bincount().tolist() == data.sets["test"].labels.bincount().tolist()
 
 
@@ -115,7 +119,7 @@ def test_a_damaged_image_that_is_drawn_is_named(photos):
 
 
 def test_a_model_without_names_takes_as_many_class_folders_as_it_has_classes(photos):
-    _, _, held_out = labelled_images(model_of(None), {}, str(photos), 100)
+    _, _, held_out, _ = labelled_images(model_of(None), {}, str(photos), 100)
     assert held_out.labels.sort().values.tolist() == [0, 0, 1, 1]
     model = vit.VisionTransformer(8, 4, embed_dim=12, depth=1, num_heads=3, num_classes=5).eval()
     model.pretrained_cfg = {"class_names": None, "mean": [0.5] * 3, "std": [0.5] * 3, "crop_ratio": 1.0}
@@ -125,7 +129,7 @@ def test_a_model_without_names_takes_as_many_class_folders_as_it_has_classes(pho
 
 def test_validation_images_take_the_place_of_missing_test_images(photos):
     noted = {"class_path": "ImageFolder", "init_args": {"root": str(photos), "test_fraction": 0.0, "val_fraction": 0.3}}
-    name, trained_on, held_out = labelled_images(model_of(None), noted, None, 100)
+    name, trained_on, held_out, _ = labelled_images(model_of(None), noted, None, 100)
     assert name == f"ImageFolder {photos}, validation images"
     assert (len(trained_on.labels), len(held_out.labels)) == (14, 6)
     noted["init_args"]["val_fraction"] = 0.0
@@ -134,7 +138,7 @@ def test_validation_images_take_the_place_of_missing_test_images(photos):
 
 
 def test_grey_pictures_suit_a_model_of_one_channel(photos):
-    _, _, held_out = labelled_images(model_of(NAMES, in_channels=1), {}, str(photos), 100)
+    _, _, held_out, _ = labelled_images(model_of(NAMES, in_channels=1), {}, str(photos), 100)
     assert held_out.images.shape[1] == 1
 
 
@@ -143,7 +147,7 @@ def test_a_table_is_read_again_and_several_labels_are_refused(photos):
     (photos / "labels.csv").write_text("\n".join(["file,label", *lines]))
     noted = {"class_path": "vit.data.ImageTable", "init_args": {"table": str(photos / "labels.csv"), "root": None}}
     noted["init_args"] |= {"test_fraction": 0.4, "flip": True}
-    name, _, held_out = labelled_images(model_of(NAMES), noted, None, 100)
+    name, _, held_out, _ = labelled_images(model_of(NAMES), noted, None, 100)
     assert (name, len(held_out.labels)) == (f"ImageTable {photos}", 8)
     (photos / "labels.csv").write_text("\n".join(["file,label", *lines, "cat/0.png,dog"]))
     with pytest.raises(ValueError, match="has several labels or a text for an image: name images of one class each"):
@@ -166,14 +170,14 @@ def test_classes_of_another_model_are_refused_with_both_lists(photos):
 def test_classes_in_the_order_of_the_training_are_those_of_the_model(photos):
     arguments = {"root": str(photos), "class_names": [*reversed(NAMES)], "test_fraction": 0.4, "image_size": 8}
     noted = {"class_path": "ImageFolder", "init_args": arguments}
-    _, _, held_out = labelled_images(model_of([*reversed(NAMES)]), noted, None, 100)
+    _, _, held_out, _ = labelled_images(model_of([*reversed(NAMES)]), noted, None, 100)
     brightness = [held_out.images[held_out.labels == label].mean() for label in (0, 1)]
     assert brightness[0] > brightness[1]  # dogs are bright
 
 
 def test_another_root_keeps_the_other_arguments_of_the_checkpoint(photos):
     noted = {"class_path": "ImageFolder", "init_args": {"root": "gone", "test_fraction": 0.4, "crop_scale": (0.3, 1)}}
-    name, _, held_out = labelled_images(model_of(NAMES), noted, str(photos), 100)
+    name, _, held_out, _ = labelled_images(model_of(NAMES), noted, str(photos), 100)
     assert name == f"ImageFolder {photos}"
     assert len(held_out.labels) == 8
     assert ImageFolder(str(photos)).class_names == NAMES

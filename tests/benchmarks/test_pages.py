@@ -107,7 +107,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
             cell |= {"stale": "vit has changed"} if "torchvision loader" in cell["recipe"] else {}
 
     def draw(cells):
-        scores = {"gradient_rollout": 0.5, "rollout": 0.25, "center": 0.125}
+        scores = {"attnlrp": 0.75, "gradient_rollout": 0.5, "rollout": 0.25, "center": 0.125}
         for cell in cells.values():
             for row in cell.get("photographs", ()):
                 row["drop"][0] = scores.get(row["method"], 0.0)
@@ -119,11 +119,9 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert "75.0 ± 0.0 % on CIFAR-10" in learns
     assert learns.endswith("reaches 62.5 ± 0.0 % by its strongest recipe.")  # its defaults are out of date
     assert re.search(r"\d\.\d\d times as fast", fast)
-    assert fast.endswith("in fp32 with 128 images at a time (out-of-date).")
-    assert (
-        "`gradient_rollout` scores 0.50, the usual `rollout` 0.25, the best of 3 maps that ignore the model 0.12"
-        in maps
-    )
+    assert fast.endswith("compiled (32-bit numbers, 128 images at a time (out-of-date)).")
+    assert "`attnlrp` scores 0.75, `gradient_rollout` 0.50, the usual `rollout` 0.25, and the best map" in maps
+    assert "that ignores the model 0.12 (50 images" in maps
     assert note == "A result that is out of date was measured with older code."
     for name in ("accuracy", "inference"):
         change(name, lambda cells: [cell.update(stale=None) for cell in cells.values()])

@@ -11,7 +11,7 @@ import pytest
 import results_page
 from accuracy_figure import measured_points
 from matplotlib.text import Annotation
-from records import machine, provenance, write_cell
+from records import RESULTS, machine, provenance, write_cell
 from results_page import FILES, PUBLISHED, main
 
 ROOT = Path(__file__).parents[2]
@@ -133,13 +133,26 @@ def test_no_label_lies_on_another_or_leaves_the_plot(page, results):
         ("ten minutes", "measured", False),
         ("timm", "peer", False),
     ]
+    assert_labels_are_apart(figure, len(points) + len(PUBLISHED))
+
+
+def assert_labels_are_apart(figure, count):
     (axes,) = figure.axes
     figure.draw_without_rendering()
     labels = [text for text in axes.texts if isinstance(text, Annotation) and text.get_visible()]
-    assert len(labels) == len(points) + len(PUBLISHED)
+    assert len(labels) == count
     boxes = [text.get_window_extent() for text in labels]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
+
+
+def test_the_labels_of_the_published_plot_are_in_it_and_apart(tmp_path):
+    cells = accuracy.with_first_stages(json.loads((RESULTS / "accuracy.json").read_text()))
+    cifar = {name: cell for name, cell in cells.items() if "cifar10" in cell["data"].lower()}
+    points = measured_points(accuracy.recipes(cifar))
+    assert {"one hour", "packaged", "ten minutes"} <= {point["name"] for point in points}
+    figure = results_page.draw_accuracy(points + PUBLISHED, tmp_path / "plot.png")
+    assert_labels_are_apart(figure, len(points) + len(PUBLISHED))
 
 
 def test_cells_of_another_folder_are_added(put, tmp_path, monkeypatch):

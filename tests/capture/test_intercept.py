@@ -16,6 +16,7 @@ def mapped(layer, q, k, v):
     return torch.vmap(F.scaled_dot_product_attention)(q, k, v)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch.vmap
 @pytest.mark.parametrize("images", [IMAGES, IMAGES[:1]], ids=["three images", "one image"])
 @pytest.mark.parametrize(
     ("mix", "message"),

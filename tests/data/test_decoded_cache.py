@@ -49,12 +49,28 @@ def test_all_images_are_decoded_in_the_order_of_the_files(files, num_workers, mo
     assert images.tolist() == decoded(files)
 
 
-def test_a_set_is_decoded_only_once(files):
+def test_a_set_is_decoded_only_once(files, monkeypatch):
     expected = decoded(files)
     load_decoded(files, num_workers=0)
-    for path in files.paths:
-        spoil(path)
+    monkeypatch.setattr(decoded_cache, "_decode_all", None)  # no second time
     assert load_decoded(files, num_workers=0).tolist() == expected
+
+
+def test_a_set_is_decoded_again_where_a_tool_kept_size_and_time_of_a_file_that_it_changed(files):
+    load_decoded(files, num_workers=0)
+    spoil(files.paths[1])
+    with pytest.raises(ValueError, match=f"cannot read image {files.paths[1]}"):
+        load_decoded(files, num_workers=0)
+
+
+def test_a_file_that_can_be_read_again_comes_back(files, monkeypatch):
+    content, kept = files.paths[1].read_bytes(), decoded_cache.fingerprint(files)
+    monkeypatch.setattr(decoded_cache, "fingerprint", lambda _: kept)  # a disk may fail and answer again unnoticed
+    spoil(files.paths[1])
+    assert len(load(files, 0, skip_damaged=True)[1]) == 4
+    assert len(load(files, 0, skip_damaged=True)[1]) == 4
+    files.paths[1].write_bytes(content)
+    assert len(load(files, 0, skip_damaged=True)[1]) == 5
 
 
 def test_a_set_is_decoded_again_where_a_file_grew(files, write_image):

@@ -128,7 +128,7 @@ def test_the_epoch_after_an_interrupted_resumed_one_is_complete(make, image_file
 
 def test_the_state_counts_the_batches_served_in_this_epoch(image_files):
     loader = memory(image_files, training())
-    state = {"shift": 0, "global_size": 3, "seed": 5}
+    state = {"shift": 0, "global_size": 3, "seed": 5, "num_images": 13}
     states = [{"served": served} | state for served in (1, 2, 3, 0)]  # 0: the next epoch
     assert loader.state_dict() == states[-1]
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_a_resumed_epoch_of_other_batches_takes_the_images_that_were_not_served(
     next(iter(first))
     resumed = memory(image_files, other)
     resumed.load_state_dict(first.state_dict())  # three images, and five batches of two are left of six
-    assert resumed.state_dict() == {"served": 1, "shift": 1, "global_size": 2, "seed": 5}
+    assert resumed.state_dict() == {"served": 1, "shift": 1, "global_size": 2, "seed": 5, "num_images": 13}
     assert len(resumed) == 6
     assert [batch.tolist() for batch in other.batches(1)] == [order[at : at + 2] for at in (3, 5, 7, 9, 11)]
     # And again: a checkpoint of this epoch, with batches of the first size.
@@ -152,7 +152,7 @@ def test_a_resumed_epoch_of_other_batches_takes_the_images_that_were_not_served(
     again.load_state_dict({"served": 3, "shift": 1, "global_size": 2})
     assert [batch.tolist() for batch in again.sampler.batches(again.served)] == [order[7:10], order[10:13]]
     again.load_state_dict({"served": 1, "shift": 0, "global_size": 2})  # two images, and three batches are left of four
-    assert again.state_dict() == {"served": 1, "shift": -1, "global_size": 3, "seed": 5}
+    assert again.state_dict() == {"served": 1, "shift": -1, "global_size": 3, "seed": 5, "num_images": 13}
     assert [batch.tolist() for batch in again.sampler.batches(1)] == [order[2:5], order[5:8], order[8:11]]
     again.load_state_dict({"served": 6, "shift": 0, "global_size": 2})  # twelve images, and no batch is left
     assert [*again] == []

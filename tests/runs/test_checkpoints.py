@@ -117,6 +117,6 @@ def test_the_loss_of_the_best_comes_back_with_a_checkpoint(tmp_path):
     path.touch()
     callback.best_k_models = {str(path): torch.tensor(0.5)}
     resumed = RunCheckpoint(tmp_path, "best", monitor=Score("accuracy", "Accuracy"))
-    resumed.on_load_checkpoint(SimpleNamespace(ckpt_path=str(path)), None, {})
+    resumed.on_load_checkpoint(SimpleNamespace(ckpt_path=str(path)), None, {"global_step": 7})
     resumed.load_state_dict(callback.state_dict())
     assert resumed.best_loss == 0.25

@@ -133,11 +133,15 @@ def classifier(attention, options):
 
 def test_an_early_stopping_says_why_it_stopped(capsys):
     stopping = EarlyStopping("val_loss", patience=1)
-    print_stop(SimpleNamespace(callbacks=[stopping, Timer(None)]))
+    trainer = SimpleNamespace(callbacks=[stopping, Timer(None)], should_stop=False, current_epoch=4)
+    print_stop(trainer)
     assert capsys.readouterr().out == ""
     stopping.best_score, stopping.stopped_epoch = torch.tensor(0.5), 3
     _, stopping.stopping_reason_message = stopping._evaluate_stopping_criteria(torch.tensor(0.7))
-    print_stop(SimpleNamespace(callbacks=[stopping]))
+    print_stop(trainer)
+    assert capsys.readouterr().out == ""  # a resumed training that went on to its end keeps the old reason
+    trainer.should_stop = True
+    print_stop(trainer)
     answer = "stopped early: monitored metric val_loss did not improve in the last 1 records. Best score: 0.500.\n"
     assert capsys.readouterr().out == answer
 
@@ -145,7 +149,7 @@ def test_an_early_stopping_says_why_it_stopped(capsys):
 def test_what_the_first_step_takes_of_the_memory_is_printed_if_it_is_much(monkeypatch, capsys):
     module = SimpleNamespace(device=torch.device("cpu"), hparams=SimpleNamespace(lr=1e-3))
     trainer = SimpleNamespace(
-        datamodule=SimpleNamespace(sets={"train": SimpleNamespace(labels=torch.zeros(50))}), world_size=1
+        datamodule=SimpleNamespace(sets={"train": SimpleNamespace(labels=torch.zeros(50))}), world_size=1, optimizers=[]
     )
     print_memory(trainer, module, 8)
     assert capsys.readouterr().out == ""

@@ -1,5 +1,7 @@
 """The line about the memory of the first step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,19 @@ def test_of_a_computers_memory_only_much_use_is_said():
 
 
 def test_the_memory_of_this_process_is_a_part_of_that_of_the_computer():
-    used, stays, total = measure_memory(nn.Linear(2, 2), torch.device("cpu"))
+    used, stays, total = measure_memory(nn.Linear(2, 2), [], torch.device("cpu"))
     assert 10**7 < used < total
     assert stays == 0
+
+
+def test_on_a_gpu_images_and_weights_count_once_and_averages_are_no_activations(monkeypatch):
+    model = nn.Linear(1_000, 1, bias=False)  # 4,000 bytes, as its gradient and each of AdamW's two averages
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 1_000)).sum().backward()
+    optimizer.step()
+    images, activations, counter = 10**6, 500_000, 4  # AdamW counts its steps in 4 bytes
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: images + 4 * 4_000 + counter)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: images + 2 * 4_000 + activations)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=10**9))
+    measured = measure_memory(model, [optimizer], torch.device("cuda"))
+    assert measured == (activations + 4_000, images + 4 * 4_000 + counter, 10**9)

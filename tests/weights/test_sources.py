@@ -19,6 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.weights.foreign import ASSUMED_BLOCKS as BLOCKS
 from vit.weights.formats.openai import OPENAI
 from vit.weights.formats.transformers_config import arguments_in
 from vit.weights.sources import GELU_TANH
@@ -223,7 +224,7 @@ def changed(edit):
         (lambda state: state["norm.bias"].fill_(float("nan")), r"24 of the 24 numbers of norm\.bias are NaN"),
         (lambda state: state.update({"norm.bias": torch.zeros(5)}), r"norm\.bias is \(5,\) and not \(24,\)"),
         (
-            lambda state: state.update({"pos_embed": torch.zeros(1, 14, 24)}),
+            lambda state: state.update({"pos_embed": torch.ones(1, 14, 24)}),
             r"pos_embed has 14 positions, which are no square grid of patches: give the image_size of the training",
         ),
         (
@@ -360,10 +361,10 @@ def test_a_folder_with_our_config_is_the_model_of_that_config(tmp_path):
 def test_what_is_assumed_is_reported():
     with pytest.warns(UserWarning, match="3 are those of the published model whose tensors have these shapes"):
         report = vit.load(dict(vit.create("vit_tiny_patch16_224").state_dict())).load_report
-    assert report.assumed == ["pool cls", "num_heads 3", "mlp gelu", "norm_eps 1e-06", "mean and std of 0.5"]
+    assert report.assumed == ["pool cls", "num_heads 3", "mlp gelu", "norm_eps 1e-06", BLOCKS, "mean and std of 0.5"]
     assert "assumed: pool cls, num_heads 3, mlp gelu, norm_eps 1e-06" in str(report)
     told = vit.load(of_timm().state_dict(), num_heads=HEADS, mlp="gelu_tanh", norm_eps=1e-5, pool="cls")
-    assert told.load_report.assumed == ["mean and std of 0.5"]
+    assert told.load_report.assumed == [BLOCKS, "mean and std of 0.5"]
     assert (told.config["mlp"], told.config["norm_eps"]) == ("gelu_tanh", 1e-5)
     assert not vit.load(of_timm()).load_report.assumed
 
@@ -389,7 +390,20 @@ def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(mod
         vit.VisionTransformer(**{"image_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2} | model).state_dict()
     )
     known = {"num_heads": 2, "mlp": "gelu", "norm_eps": 1e-6}
-    assert vit.load(state, **known, **told).load_report.assumed == [*assumed, "mean and std of 0.5"]
+    assert vit.load(state, **known, **told).load_report.assumed == [*assumed, BLOCKS, "mean and std of 0.5"]
+
+
+def test_bare_tensors_of_ours_need_to_be_told_what_no_tensor_shows():
+    sizes = {"image_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    images = torch.randn(2, 3, 16, 16)
+    for own in ({"attention": "window", "attention_kwargs": {"window": 2}}, {"norm": "post"}, {"pos_embed": "rope"}):
+        model = vit.VisionTransformer(**sizes, **own).eval()
+        state = dict(model.state_dict())  # without the config that model.state_dict() carries
+        loaded = vit.load(state, num_heads=2, **own)
+        assert_close(loaded(images), model(images))
+        assert BLOCKS not in loaded.load_report.assumed or "pos_embed" in own
+    with pytest.raises(ValueError, match="positions of the state dict are all zero, as in a model with rotary pos"):
+        vit.load(state, num_heads=2)
 
 
 def test_the_usual_norm_eps_of_a_family_is_a_guess():

@@ -121,7 +121,7 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
 def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, path: Path) -> None:
     """Draw one curve per layer, from ``pruning_curve``: accuracy as heads of this layer alone are removed.
 
-    The control is the accuracy without as many random heads of all layers.
+    The control, at 0 heads left, is the accuracy without as many random heads of all layers.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
@@ -132,7 +132,8 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, p
         accuracies = [100 * point.accuracy for point in points]
         name = f"layer {layer}" if are_named else None
         axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer), label=name)
-    axes.axhline(100 * anywhere, color=GREY, ls="--", label="without as many random heads")
+    control = "as many random heads of all layers removed"
+    axes.plot([0], [100 * anywhere], color=GREY, marker="D", ms=7, ls="none", label=control)
     axes.legend(loc="lower left")
     if not are_named:
         _use_integer_ticks(figure.colorbar(colors, ax=axes, label="layer").ax.yaxis)

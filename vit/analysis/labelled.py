@@ -16,7 +16,7 @@ from vit.support.arguments import constructor_arguments
 from vit.support.class_names import name_classes
 from vit.support.printable import list_names
 
-# A checkpoint notes all arguments of its data set. These set its splits and pixels; all others only augment.
+# A checkpoint notes all arguments of its data set. These set its splits and pixels; all others change how it trains.
 SPLITTING = (
     "table",
     "urls",
@@ -34,6 +34,8 @@ SPLITTING = (
     "max_pixels",
     "memory_limit",
     "num_workers",
+    "corrupt",
+    "corrupted",
 )
 
 
@@ -46,8 +48,8 @@ class Labelled(NamedTuple):
 
 def labelled_images(
     model: VisionTransformer, noted: dict[str, Any], root: str | None, count: int
-) -> tuple[str, Labelled, Labelled]:
-    """Return the name of the data, and up to ``count`` training images and as many test images.
+) -> tuple[str, Labelled, Labelled, int]:
+    """Return the name of the data, up to ``count`` training images, as many test images, and a checksum of their split.
 
     If ``is_split_of_training``, the splits are those of the training, and the model was not trained on any test image.
     If there are no test images, the validation images take their place, and the name says so. The images are drawn at
@@ -65,7 +67,7 @@ def labelled_images(
     data = _data_module(model, noted, root)
     if isinstance(data, LabelledFiles):
         data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
-        data.decodes_on_demand = True
+        data.decodes_on_demand = not data.corrupt  # corrupted images are made when all are loaded
     name = " ".join([type(data).__name__, str(getattr(data, "root", ""))]).strip()
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if model.pretrained_cfg["class_names"] is not None and list(data.class_names) != names:
@@ -88,8 +90,9 @@ def labelled_images(
         raise ValueError(f"{name} has neither test nor validation images: the model was trained on all its images")
     if "test" not in data.sets:
         name += ", validation images"
-    held_out = data.sets.get("test", data.sets.get("val"))
-    return name, _drawn(data.sets["train"], model, count), _drawn(held_out, model, count)
+    split = "test" if "test" in data.sets else "val"
+    drawn = (_drawn(data.sets[part], model, count) for part in ("train", split))
+    return name, *drawn, data.fingerprints[split]
 
 
 def is_split_of_training(noted: dict[str, Any], root: str | None) -> bool:

@@ -12,6 +12,7 @@ import vit
 from vit.analysis.accuracy import accuracy
 from vit.analysis.intervals import share_interval
 from vit.analysis.labelled import Labelled, is_split_of_training, labelled_images
+from vit.data.module import SPLIT
 from vit.weights import read_checkpoint
 from vit.weights.checkpoint import is_ours
 from vit.weights.tensor_files import read_file
@@ -40,7 +41,7 @@ class TrainedModel:
         start = "Before training means a model of the same size with new random weights"
         if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"
-        of = "held out of the training" if self.is_split_of_training else "of a split of its own"
+        of = "held out of the training" if self.is_split_of_training else "that the model may have been trained on"
         facts = [
             f"{self.data}: right on {right.as_percent()} of {count} images {of}.",
             "Intervals are of 95 %. If that of a difference includes zero, the two cannot be told apart by these "
@@ -90,9 +91,11 @@ def read_trained_model(source: str | Path, root: str | None, count: int) -> Trai
         torch.manual_seed(0)
         untrained = vit.VisionTransformer(**model.config).eval()
     of_data = noted.get("data", {})
-    data, trained_on, held_out = labelled_images(model, of_data, root, count)
+    data, trained_on, held_out, checksum = labelled_images(model, of_data, root, count)
     init, are_named = noted.get("hyper_parameters", {}).get("init"), bool(model.pretrained_cfg["class_names"])
-    is_same = is_split_of_training(of_data, root)
+    # A changed folder has another split. Early checkpoints do not note theirs.
+    splits = noted.get(SPLIT) or {"test": checksum}
+    is_same = is_split_of_training(of_data, root) and checksum in (splits.get("test"), splits.get("val"))
     return TrainedModel(model, untrained, trained_on, held_out, data, init, are_named, is_same)
 
 

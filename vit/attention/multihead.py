@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache, StateCache
-from vit.attention.functional import rotate
+from vit.attention.functional import check_mask, rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
@@ -195,6 +195,8 @@ class MultiHeadAttention(nn.Module):
         else:
             check_context(self, context, angles)
             q = self.queries(x)
+            if mask is not None:  # before the context is kept, so that a refused call keeps nothing
+                check_mask(mask, (*q.shape[:3], context.shape[1]), q.device)
             if not cache.length:
                 cache.append(*self.keys_and_values(context, values))
             k, v = cache.kept(context.shape[1])

@@ -30,6 +30,10 @@ from vit.capture.trace import Parts, find_parts, trace_forward
 VARIES = 1e-3  # of the largest share: how much two images may differ
 
 
+class ContradictionError(ValueError):
+    """What was said of a model is not what is found in it, so that no other way of explaining it helps."""
+
+
 @dataclass(frozen=True)
 class Anatomy:
     """The parts of a ViT.
@@ -212,7 +216,7 @@ def _layout(
         raise no_patches(model, num_tokens)
     given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
     if given != found:
-        raise ValueError(
+        raise ContradictionError(
             f"{name} was said to have {given.first} prefix tokens and {given.grid[0]} x {given.grid[1]} patches, but "
             f"changed strips of an image move {found.grid[0]} x {found.grid[1]} patches after {found.first} tokens: "
             "leave out grid and num_prefix_tokens"

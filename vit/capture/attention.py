@@ -247,6 +247,26 @@ def check_capturable(model: nn.Module) -> None:
             )
 
 
+def check_steady(model: nn.Module, images: Tensor) -> None:
+    """Raise a ValueError if two passes of images (B, C, H, W) give different logits, or logits that are not finite.
+
+    Only the first two images are passed.
+    """
+    with torch.no_grad():
+        one, other = (result_of(model(images[:2])) for _ in range(2))
+    name = type(model).__name__
+    if not one.isfinite().all():
+        raise ValueError(
+            f"the logits of {name} are NaN or infinite: give model and images in float32, and look at both"
+        )
+    moved, size = ((one - other).abs().max().item(), max(1.0, one.abs().max().item())) if one.numel() else (0.0, 1.0)
+    if moved > (0.05 if is_half(model, one) else TOLERANCE) * size:
+        raise ValueError(
+            f"the logits of {name} differ by {moved:.2g} between two passes of the same images: the model is random "
+            "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
+        )
+
+
 def check_pixels(images: Tensor) -> None:
     """Raise a ValueError if the shape of the images is not (B, C, H, W), or a pixel is NaN or infinite."""
     if images.ndim != 4:

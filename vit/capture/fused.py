@@ -110,6 +110,9 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = False, sc
     """Compute the weights as torch does: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
 
     The numbers of a mask are added as they are: a row of -1e9 leaves no digits for the logits, as in torch's kernels.
+    Causal attention of N queries to M keys lets query i see the keys up to i, counted from the first.
     """
-    logits = mask_logits(attention_logits(q, k, scale), mask, causal)
-    return logits.softmax(dim=-1) if mask is None and not causal else softmax_or_zeros(logits)
+    if causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    logits = mask_logits(attention_logits(q, k, scale), mask, causal=False)
+    return logits.softmax(dim=-1) if mask is None else softmax_or_zeros(logits)

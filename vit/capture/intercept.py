@@ -10,6 +10,7 @@ images, so their ``weights`` method is called instead. The model is unchanged af
 Letters in the einops patterns: b batch, n tokens, h heads, d channels per head, s the three of queries, keys, values.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -37,6 +38,9 @@ CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
 
 # Models with values of half precision in their last interception, as within an autocast of their own.
 HALF: WeakSet[nn.Module] = WeakSet()
+
+
+ONE_AT_A_TIME = threading.RLock()  # what an interception replaces belongs to the process
 
 
 class Weights(NamedTuple):
@@ -94,7 +98,11 @@ class InterceptAttention(TorchFunctionMode):
         self.around = ExitStack()
 
     def __enter__(self) -> "InterceptAttention":
-        """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing."""
+        """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing.
+
+        Other threads that intercept wait, since what is replaced belongs to the process.
+        """
+        self.around.enter_context(ONE_AT_A_TIME)
         HALF.discard(self.model)
         for module in self.model.modules():
             if isinstance(module, Mechanism):
@@ -107,12 +115,12 @@ class InterceptAttention(TorchFunctionMode):
 
     def __exit__(self, *error: Any) -> None:
         """Restore everything that was replaced."""
-        super().__exit__(*error)
-        self.around.close()
-        for module, name, value in self.replaced:
-            delattr(module, name)
-            if value is not None:  # for example the forward set by an outer interception
-                setattr(module, name, value)
+        with self.around:
+            super().__exit__(*error)
+            for module, name, value in self.replaced:
+                delattr(module, name)
+                if value is not None:  # for example the forward set by an outer interception
+                    setattr(module, name, value)
 
     def _replace(self, module: nn.Module, name: str, value: Any) -> None:
         self.replaced.append((module, name, vars(module).get(name)))

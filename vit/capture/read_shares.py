@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
+from vit.capture.moved import noise_like
 from vit.capture.trace import Boundary
 from vit.support.precision import at_least_float32
 
@@ -43,16 +44,28 @@ class Reading:
         A share is the norm of the Jacobian of the logits with respect to the token. If all norms are 0, as with a head
         of zeros, the first token has share 1. With a contrast (B, classes), it is that of the sum of the logits with
         these weights. If all are 0 then, all tokens have share 1.
+
+        Raises:
+            ValueError: If all norms are 0 for some images and not for noisy copies of them: the output is saturated.
         """
-        if self.place:
-            norms = _norms_at(self.place, model, images, contrast)
-        else:
-            norms = _norms_of_rows(self.call, model, images, contrast)
+        norms = self._norms(model, images, contrast)
+        if contrast is None and (flat := (norms == 0).all(dim=1)).any():
+            still = images[flat]
+            if (norms > 0).any() or (self._norms(model, still + noise_like(still), None) > 0).any():
+                raise ValueError(
+                    f"the output of {type(model).__name__} is saturated, as a sigmoid near 0 or 1: its gradient is 0, "
+                    "so which tokens it reads is not known: return the logits"
+                )
         norms = norms if self.order is None else norms[:, self.order]
         none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
         none[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
         return torch.where(total > 0, norms / total, none)
+
+    def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
+        if self.place:
+            return _norms_at(self.place, model, images, contrast)
+        return _norms_of_rows(self.call, model, images, contrast)
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:

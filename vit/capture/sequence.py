@@ -7,11 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from vit.capture.alone import is_half, mix_random
 from vit.capture.attention import check_capturable, check_logits_unchanged, differentiable, logits_of
 from vit.capture.intercept import InterceptAttention
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+ALIKE = 1e-3  # of the largest number: how much an image alone may differ from its place in a batch
 SequenceEdit = Callable[[Kind, int, Tensor], Tensor]
 
 
@@ -54,21 +56,46 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
         inputs: What the model takes, such as images (B, C, H, W) and tokens (B, T).
 
     Raises:
-        ValueError: If attention cannot be intercepted, none of it is causal, or capturing it changes the logits.
+        ValueError: If attention cannot be intercepted, none of it is causal, capturing it changes the logits, or the
+            first image has other attention alone than in the batch.
     """
+    inputs = tuple(differentiable(tensor) for tensor in inputs)
+    found = _captured(model, inputs)
+    with torch.no_grad():
+        check_logits_unchanged(model, found.logits, logits_of(model(*inputs)))
+        if len(inputs[0]) > 1:
+            _check_first_alone(model, found, _captured(model, tuple(tensor[:1] for tensor in inputs)))
+    if not found.decoder:
+        raise ValueError(f"no attention of {type(model).__name__} is causal: capture_attention is for encoders")
+    return found
+
+
+def _captured(model: nn.Module, inputs: tuple[Tensor, ...]) -> SequenceAttentions:
     found = SequenceAttentions()
 
     def keep(kind: Kind, _: int, attn: Tensor) -> Tensor:
         getattr(found, kind).append(attn)
         return attn
 
-    inputs = tuple(differentiable(tensor) for tensor in inputs)
     found.logits = run_sequence(model, *inputs, edit=keep)
-    with torch.no_grad():
-        check_logits_unchanged(model, found.logits, logits_of(model(*inputs)))
-    if not found.decoder:
-        raise ValueError(f"no attention of {type(model).__name__} is causal: capture_attention is for encoders")
     return found
+
+
+def _check_first_alone(model: nn.Module, found: SequenceAttentions, alone: SequenceAttentions) -> None:
+    """Raise a ValueError if the first image has other attention alone, as with heads before images: (H * B, N, M)."""
+    allowed = 0.05 if is_half(model, alone.logits) else ALIKE
+    for kind in KINDS:
+        of_batch, of_one = ([mix_random(attn[:1]).float() for attn in getattr(each, kind)] for each in (found, alone))
+        alike = len(of_batch) == len(of_one) and all(
+            one.shape == other.shape and (one - other).abs().max() <= allowed * other.abs().max().clamp(min=1)
+            for one, other in zip(of_batch, of_one, strict=True)
+        )
+        if not alike:
+            raise ValueError(
+                f"the {kind} attention of {type(model).__name__} differs between an image alone and the same image in "
+                "a batch: its axes are not (images, heads, queries, keys), or images of a batch change each other: "
+                "give images one at a time"
+            )
 
 
 def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tensor:

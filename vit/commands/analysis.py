@@ -58,6 +58,10 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     check_outputs([out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
     model = find_model(options.checkpoint)
     subject = read_trained_model(model, options.root, options.images)
+    if (count := len(subject.held_out.labels)) < FEWEST:
+        raise ValueError(
+            f"the data hold {count} test images, and {FEWEST} are needed: of fewer, no share means anything"
+        )
     answers: dict[str, Answer | str] = {}
     for question in progress(QUESTIONS, "questions"):
         answers[question] = answer = ask(question, subject, out)

@@ -17,6 +17,7 @@ INSTEAD = {  # of Lightning's callbacks that would change a training without a n
     "BackboneFinetuning": "--model.freeze keeps blocks as they are",
     "BatchSizeFinder": "--data.batch_size is the one that config.yaml notes",
     "EMAWeightAveraging": "--model.ema_decay averages the weights",
+    "StochasticWeightAveraging": "--model.ema_decay averages the weights",
     "Timer": "--trainer.max_time 00:01:00:00 ends the training after an hour",
     "WeightAveraging": "--model.ema_decay averages the weights",
 }

@@ -64,7 +64,8 @@ def _tag(image: Image.Image, number: int) -> object:
 def is_nearly_black(image: Image.Image) -> bool:
     """Return whether a decoded image of more than 8 bits stays below 1/16 of the range, as 12-bit values do."""
     sixteenth = 4_096 if image.mode.startswith("I") else 1 / 16 if image.mode == "F" else 16
-    return bool(np.asarray(image).max() < sixteenth)
+    pixels = np.asarray(image)
+    return bool((pixels[..., :-1] if image.getbands()[-1] in ("A", "a") else pixels).max() < sixteenth)
 
 
 def _check_range(values: np.ndarray, largest: int, kind: str) -> None:

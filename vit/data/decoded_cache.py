@@ -66,7 +66,7 @@ def readable_files(files: ImageFiles, num_workers: int, *, skip_damaged: bool = 
 def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_images: bool) -> tuple[Tensor, ImageFiles]:
     path = cache_folder() / f"{fingerprint(files)}{'' if keep_images else '.checked'}.safetensors"
     images, unreadable, notes = _read(path)
-    if images is None or (unreadable and not skip_damaged):
+    if images is None or (unreadable and not (skip_damaged and _still_unreadable(files, unreadable))):
         images, unreadable, notes = _decode_all(files, num_workers, keep_images)
         if not skip_damaged:
             raise_unreadable(unreadable)
@@ -80,6 +80,11 @@ def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_image
     return images, files.without(unreadable)
 
 
+def _still_unreadable(files: ImageFiles, unreadable: Messages) -> bool:
+    """Return whether files that could not be read once still cannot: the disk, or a missing decoder, may be back."""
+    return len(files.decode(torch.tensor([*unreadable])).unreadable) == len(unreadable)
+
+
 def fingerprint(files: ImageFiles) -> str:
     """Return the name of the cached array, which changes with any of the files."""
     settings = (DECODER_VERSION, files.image_size, files.in_channels, files.stretch, files.max_pixels)
@@ -87,7 +92,8 @@ def fingerprint(files: ImageFiles) -> str:
     resolve = cache(Path.resolve)  # for folders only: resolving every file takes longer than all else
     for path in files.paths:
         status = path.stat()
-        digest.update(os.fsencode(f"{resolve(path.parent) / path.name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+        digest.update(os.fsencode(f"{resolve(path.parent) / path.name}\0{status.st_size}\0{status.st_mtime_ns}"))
+        digest.update(f"\0{status.st_ctime_ns}\n".encode())  # tools that edit a file may restore its other time
     return digest.hexdigest()[:32]
 
 

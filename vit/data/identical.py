@@ -94,7 +94,9 @@ def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
         with suppress(OSError):
             status = path.stat()
             by_size[status.st_size].append(index)
-            key.update(os.fsencode(f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+            key.update(
+                os.fsencode(f"{path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\n")
+            )
     by_size.pop(0, None)
     alike = [indices for indices in by_size.values() if len(indices) > 1]
     if sum(map(len, alike)) <= READ_QUICKLY:

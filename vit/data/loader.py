@@ -117,7 +117,9 @@ class BatchLoader(ABC):
         """Return the position in the epoch, for Lightning's checkpoints."""
         is_over = self.served == len(self)  # and the next epoch begins at its first image
         served, shift = (0, 0) if is_over else (self.served, self.sampler.shift)
-        return {"served": served, "shift": shift, "global_size": self.sampler.global_size, "seed": self.sampler.seed}
+        sampler = self.sampler
+        about = {"global_size": sampler.global_size, "seed": sampler.seed, "num_images": sampler.num_images}
+        return {"served": served, "shift": shift} | about
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue an epoch after the images that were served before, in batches of any size.
@@ -126,7 +128,8 @@ class BatchLoader(ABC):
         was not served, and are numbered as the last batches of the epoch.
 
         Raises:
-            ValueError: If the seed has changed inside an epoch, as the images that are left would be other ones.
+            ValueError: If the seed or the number of images has changed inside an epoch, as the images that are left
+                would be other ones.
         """
         sampler, served = self.sampler, state["served"]
         sampler.shift = state.get("shift", 0)
@@ -135,6 +138,12 @@ class BatchLoader(ABC):
             raise ValueError(
                 f"seed ({sampler.seed}) differs from {seed}, which decides the images that are left in this epoch: "
                 f"resume with seed {seed}, or from a checkpoint at the end of an epoch"
+            )
+        count = state.get("num_images", sampler.num_images)
+        if count != sampler.num_images and (served or sampler.shift):
+            raise ValueError(
+                f"the training has {sampler.num_images:,} images and not {count:,}, which decides those that are left "
+                "in this epoch: resume with the same images, or from a checkpoint at the end of an epoch"
             )
         if "global_size" not in state:  # an earlier checkpoint, in which an epoch that is over has served all batches
             served %= len(self)

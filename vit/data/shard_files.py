@@ -209,7 +209,13 @@ def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, by
                 image = file
             elif suffix in LABELS:
                 content = tar.extractfile(file).read()
-                label = content.strip() if suffix == ".cls" else _class_of(content, f"{shard}/{file.name}") or label
+                told = content.strip() if suffix == ".cls" else _class_of(content, f"{shard}/{file.name}")
+                if label and told and told != label:
+                    raise ValueError(
+                        f"{shard} gives {stem} the classes {text_of(label)!r} and {text_of(told)!r}: keep one of its "
+                        ".cls and .json files"
+                    )
+                label = told or label
         if image is not None:
             yield image.offset_data, image.size, 0, label, os.fsencode(image.name)
         elif label or any(why_not_read(Path(name)) != "no image" for name in names):

@@ -33,6 +33,29 @@ def thresholds_of(model: nn.Module) -> Sequence[float] | None:
     return settings.get("thresholds") if isinstance(settings, Mapping) else None
 
 
+def check_one_of_several(model: nn.Module, logits: Tensor, measured: str) -> None:
+    """Raise a ValueError unless a model gives each image one of several classes, whose probability is measured.
+
+    Args:
+        model: The model.
+        logits: Its logits.
+        measured: What is measured by the probability, as the error says it.
+    """
+    name = type(model).__name__
+    if thresholds_of(model) is not None:
+        raise ValueError(
+            f"{name} gives several labels an image, and {measured} is measured by the probability of one class: draw "
+            "its maps without scores"
+        )
+    if logits.ndim != 2:
+        raise ValueError(f"{name} returned scores of shape {tuple(logits.shape)}, not one for each class (B, classes)")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"{name} has one logit only, whose probability by softmax is always 1: wrap it in a module that returns a "
+            "logit for each of two classes, as torch.cat([0 * logit, logit], dim=1)"
+        )
+
+
 def class_number(name: str, names: Sequence[str]) -> int:
     """Return the number of a class by its name, or by its number as a text.
 

@@ -212,12 +212,15 @@ def explain_photograph(
     thresholds = thresholds_of(subject.model)
     readers = ""
     if any(each.method == OF_ATTENTION for each in maps):
-        one = subject.readout[0].max() == 1 and subject.readout[0].argmax() < subject.anatomy.num_prefix_tokens
+        patches = range(*subject.anatomy.patches.indices(subject.anatomy.num_tokens))
+        one = subject.readout[0].max() == 1 and int(subject.readout[0].argmax()) not in patches
         readers = " of the class token" if one else ", mean over the tokens that the logits read"
     question = ""
     if of_class:
         probabilities = probabilities_of(logits, thresholds)
-        ones = [f"{names[k]} ({100 * probabilities[k]:.1f} %)" for k in _classes_of(subject)]
+        sure = [f" ({100 * share:.1f} %)" for share in probabilities.tolist()]
+        sure = sure if thresholds is not None or len(names) > 1 else [""]  # a softmax of one logit is always 1
+        ones = [f"{names[k]}{sure[k]}" for k in _classes_of(subject)]
         question = f"why {', and not '.join(ones)}?"
     return Explained(
         photograph,

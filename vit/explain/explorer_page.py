@@ -13,6 +13,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from itertools import count as count_up
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ def explorer(
     lows, largest, codes = quantise(weights[..., anatomy.patches])
     asked = [target] if versus is None else [target, versus]
     thresholds = thresholds_of(model)
-    said = [] if thresholds is None else (logits.sigmoid() >= torch.tensor(thresholds)).nonzero()[:, 1].tolist()
+    said = [] if thresholds is None else (logits.sigmoid().cpu() >= torch.tensor(thresholds)).nonzero()[:, 1].tolist()
     best = logits.topk(min(TOP_CLASSES, len(names))).indices.flatten().tolist()
     kept = sorted({*best, *asked, *said})
     return _fill_template(
@@ -317,13 +318,17 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
     """Return the index and name of each non-patch token."""
     parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
     patches = anatomy.patches
-    # If the parameter of the class token has another name, it is the token that the logits read most.
-    has_class_token = parameters & CLASS_TOKENS or anatomy.readout[0] > anatomy.readout[patches.start]
-    learned = ["class token"] * bool(has_class_token) + ["distillation token"] * bool(parameters & DISTILLATION_TOKENS)
-    before = learned[: patches.start]
     places = [*range(patches.start), *range(patches.stop, anatomy.num_tokens)]
-    registers = [f"register {number}" for number in range(len(places) - len(before))]
-    return list(zip(places, before + registers, strict=True))
+    if parameters & DISTILLATION_TOKENS and patches.start > 1:
+        names = dict(zip(places, ("class token", "distillation token"), strict=False))
+    else:
+        shares = None if anatomy.reads_more else anatomy.fixed_readout
+        read = [] if shares is None else [place for place in places if shares[place] > shares[patches].max()]
+        # A class token that the logits do not read, as with mean pooling, is known by the name of its parameter alone.
+        read = read or places[: bool(parameters & CLASS_TOKENS and patches.start)]
+        names = {place: "class token" if len(read) == 1 else f"class token {i}" for i, place in enumerate(read)}
+    registers = (f"register {number}" for number in count_up())
+    return [(place, names.get(place) or next(registers)) for place in places]
 
 
 def pack_bytes(tensor: Tensor) -> str:

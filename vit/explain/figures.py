@@ -185,7 +185,8 @@ def _captions(
         known = name_classes(class_names, logits.shape[1])
         probabilities, classes = (values.tolist() for values in logits.detach().float().softmax(dim=-1).max(dim=-1))
         for index, (k, probability) in enumerate(zip(classes, probabilities, strict=True)):
-            lines[index].append(f"{known[k]} ({100 * probability:.0f} %)")
+            one = f"logit {logits[index, k]:.2f}"  # a softmax of one logit is always 1
+            lines[index].append(f"{known[k]} ({f'{100 * probability:.0f} %' if len(known) > 1 else one})")
             if labels is not None:
                 lines[index].append(f"true: {known[labels[index]]}")
                 colors[index] = "black" if labels[index] == k else ORANGE

@@ -70,8 +70,8 @@ class Taken(NamedTuple):
 
     @property
     def stretch(self) -> bool:
-        """Whether whole photographs are scaled, whatever their aspect ratio, as a reader of texts takes them."""
-        return bool(self.settings.get("stretch"))
+        """Whether whole photographs are scaled, whatever their aspect ratio, as for a reader of texts."""
+        return bool(self.settings.get("stretch")) or self.settings.get("crop_mode") == "squash"
 
     @property
     def scaled_size(self) -> tuple[int, int]:
@@ -83,13 +83,18 @@ def taken_by(model: nn.Module) -> Taken:
     """Return what a model takes, by the ``pretrained_cfg`` that ``vit.load`` and timm give it.
 
     Raises:
-        ValueError: If it does not tell how its images are normalised.
+        ValueError: If it does not tell how its images are normalised, or pads them to squares (timm's "border").
     """
     settings = getattr(model, "pretrained_cfg", None)
     if not isinstance(settings, Mapping) or not settings.get("mean") or not settings.get("std"):
         raise ValueError(
             f"{type(model).__name__} does not tell how its images are normalised (it has no pretrained_cfg with mean "
             "and std): load it by vit.load, or give images as the model takes them, as a tensor"
+        )
+    if settings.get("crop_mode") == "border":
+        raise ValueError(
+            f"{type(model).__name__} takes photographs that are padded to squares (crop_mode 'border'), which are not "
+            "read here: give images as the model takes them, as a tensor"
         )
     embed, told = getattr(model, "patch_embed", None), settings.get("input_size", (len(settings["mean"]), None, None))
     size = getattr(embed, "image_size", None) or getattr(embed, "img_size", None) or told[1:]

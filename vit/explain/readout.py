@@ -33,13 +33,15 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     torch.Size([5, 3, 10])
 
     Raises:
-        ValueError: If attention cannot be captured (see ``capture_attention``), or no module lies between the last
-            layer and the head, such as a final norm.
+        ValueError: If attention cannot be captured (see ``capture_attention``), no module lies between the last layer
+            and the head, such as a final norm, or the head reads earlier layers, too.
     """
     if not len(images):
         raise ValueError("there are no images: give at least one")
     images = differentiable(images)
-    parts = examine(model, images).parts
+    anatomy = examine(model, images)
+    anatomy.check_reads_last()
+    parts = anatomy.parts
     last = last_boundary(model, parts.layers, parts.last)
     seen: list[Tensor] = []
     with ExitStack() as stack:

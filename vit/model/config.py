@@ -1,5 +1,6 @@
 """The arguments that a model was built with."""
 
+import copy
 import json
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +23,7 @@ class ModelConfig(dict[str, Any]):
         return json.dumps(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ModelConfig":
-        return ModelConfig(self)
+        return ModelConfig(copy.deepcopy(dict(self), memo))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[tuple[str, Any]]]]:
         return OrderedDict, (list(self.items()),)

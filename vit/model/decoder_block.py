@@ -1,5 +1,6 @@
 """The block of a decoder (causal self-attention, attention to a context, MLP), and its cache between steps."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ class DecoderCache:
 
     tokens: KeyValueCache | StateCache
     context: KeyValueCache | None
+
+    def __copy__(self) -> "DecoderCache":
+        """Copy the tensors as well: steps of two caches that share their memory would overwrite each other."""
+        return copy.deepcopy(self)
 
     @property
     def parts(self) -> list[KeyValueCache | StateCache]:

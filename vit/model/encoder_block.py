@@ -104,6 +104,7 @@ class EncoderBlock(nn.Module):
         return (
             type(self).forward is EncoderBlock.forward
             and isinstance(self.attn, MultiHeadAttention)  # pruning may have replaced it
+            and type(self.attn).forward is MultiHeadAttention.forward
             and not is_hooked(self)
             and not is_hooked(self.attn)
         )

@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, n patches, h w rows and columns of the 
 d channels of a token.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -172,9 +173,8 @@ class VisionTransformer(nn.Module):
         norm: Norm = "pre",
     ) -> None:
         super().__init__()
-        self.config = ModelConfig(
-            {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        )
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.config = ModelConfig(copy.deepcopy(given))  # the caller may change its dicts and lists afterwards
         check_choice("pool", pool, get_args(Pool))
         check_choice("pos_embed", pos_embed, get_args(Positions))
         check_choice("pos_embed_init", pos_embed_init, get_args(PositionInit))
@@ -653,4 +653,4 @@ class VisionTransformer(nn.Module):
 
 def _note_config(model: VisionTransformer, state: dict[str, Tensor], prefix: str, metadata: dict[str, Any]) -> None:
     # The names and shapes of the weights do not tell the number of heads.
-    metadata[CONFIG_KEY] = dict(model.config)
+    metadata[CONFIG_KEY] = copy.deepcopy(dict(model.config))

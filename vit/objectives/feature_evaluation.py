@@ -107,7 +107,9 @@ class FeatureEvaluation:
     def gather(self) -> None:
         """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
         features, labels = self.rows["features"], self.rows["label"]
-        self.effective_rank, self.feature_std = effective_rank(features), feature_std(features)
+        self.feature_std = feature_std(features)
+        # The rank of collapsed features is that of their rounding, which may be high.
+        self.effective_rank = effective_rank(features) if self.feature_std >= LEAST_STD else 1.0
         has_class = labels >= 0
         features, labels = features[has_class], labels[has_class]
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None

@@ -17,7 +17,11 @@ from vit.training.description import Picture, Score
 from vit.training.encoder_module import EncoderModule
 
 FEATURE_SCORES = (
-    Score("knn_accuracy", "Accuracy of neighbours", note="each image by the nearest others among the evaluated"),
+    Score(
+        "knn_accuracy",
+        "Accuracy of neighbours",
+        note="each image by the nearest others among the evaluated, at most 5,000",
+    ),
     Score("effective_rank", "Effective rank", unit="", note="directions in which the features vary"),
     Score("feature_std", "Standard deviation", unit="", note="of the normalised features, from 0 to 1"),
 )
@@ -133,7 +137,7 @@ class FeatureLearner(Objective, EncoderModule):
 
     def on_validation_end(self) -> None:
         """Print the scores of the features after a validation, and a warning when they first collapse."""
-        if self.trainer.state.fn != TrainerFn.FITTING or self.global_rank != 0:
+        if self.trainer.state.fn != TrainerFn.FITTING or self.trainer.sanity_checking or self.global_rank != 0:
             return
         scores = self.scores()
         print(f"  features: {'; '.join(self.described(scores))}", flush=True)

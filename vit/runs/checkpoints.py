@@ -16,6 +16,7 @@ from torch import Tensor
 from vit.support.files import UnwritableError, replacing
 from vit.training.description import Score
 from vit.weights import read_checkpoint
+from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.tensor_files import is_distributed
 
 
@@ -88,14 +89,18 @@ class RunCheckpoint(ModelCheckpoint):
         return super().state_dict() | {"best_loss": self.best_loss}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Note the folder of the resumed checkpoint, which may have been moved since it was written."""
-        self.origin = Path(trainer.ckpt_path).parent
+        """Note the resumed checkpoint, which may have been moved since it was written, and its step."""
+        self.origin, self.resumed_step = Path(trainer.ckpt_path), checkpoint["global_step"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the best value so far and its file; without the file, start with the next value."""
-        old = self.origin / f"{self.filename}{self.FILE_EXTENSION}"
-        new = Path(self.dirpath) / old.name
-        if not old.exists():
+        """Continue with the best value so far and its file; without the file, start with the next value.
+
+        The latest checkpoint is the resumed one itself, whatever its name. A best one that was written after the
+        resumed one is of a training that is not continued.
+        """
+        best = self.origin.with_name(f"{self.filename}{self.FILE_EXTENSION}")
+        old, new = self.origin if self.monitor is None else best, Path(self.dirpath) / best.name
+        if not old.exists() or (old != self.origin and _step_of(old) > self.resumed_step):
             return
         if old != new:
             self._copy(old, new)
@@ -115,3 +120,11 @@ class RunCheckpoint(ModelCheckpoint):
     def _copy(self, old: Path, new: Path) -> None:
         with replacing(new) as unfinished:
             (shutil.copytree if old.is_dir() else shutil.copy)(old, unfinished)
+
+
+def _step_of(path: Path) -> int:
+    """Return the step of a checkpoint; 0 if it cannot be read."""
+    try:
+        return describe_checkpoint(path).get("global_step", 0)
+    except ValueError:
+        return 0

@@ -114,8 +114,11 @@ def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) 
     device, data = pl_module.device, trainer.datamodule
     if device.type not in ("cpu", "cuda") or os.name != "posix" or is_brought(data):
         return
+    activations, stays, total = measure_memory(pl_module, trainer.optimizers, device)
+    if device.type == "cuda" and pl_module.hparams.get("patch_drop_until", 1.0) < 1:
+        activations = round(activations / (1 - pl_module.drop_rate))  # later steps drop no patches
     line = advise_batch(
-        *measure_memory(pl_module, device),
+        *(activations, stays, total),
         batch_size=batch_size,
         most=len(data.sets["train"].labels) // trainer.world_size,
         lr=pl_module.hparams.lr,
@@ -147,9 +150,10 @@ def print_policy(trainer: Trainer) -> None:
 
 @rank_zero_only
 def print_stop(trainer: Trainer) -> None:
-    """Print why a training was stopped before its end, if an early stopping stopped it."""
+    """Print why a training was stopped before its end, if an early stopping stopped it now, not before a resume."""
     for callback in trainer.callbacks:
-        if isinstance(callback, EarlyStopping) and callback.stopped_epoch and callback.stopping_reason_message:
+        is_now = trainer.should_stop and getattr(callback, "stopped_epoch", -1) >= trainer.current_epoch - 1
+        if isinstance(callback, EarlyStopping) and is_now and callback.stopping_reason_message:
             reason = callback.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
             print(f"stopped early: {reason[0].lower()}{reason[1:]}", flush=True)
 

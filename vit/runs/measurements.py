@@ -11,14 +11,17 @@ class Measurements:
         self.measured: dict[str, Any] = {"seconds": 0.0, "training_seconds": 0.0, "images": 0, "flop": 0}
         self.history: dict[str, list[dict[str, float]]] = {"train": [], "val": []}
         self.train_images: int | None = None
-        self.clock = self.last_batch_end = 0.0
+        self.clock: float | None = None
+        self.last_batch_end = 0.0
 
     def start_clocks(self) -> None:
         """Start both clocks: of the run, and of the training steps."""
         self.clock = self.last_batch_end = time.monotonic()
 
     def update_seconds(self) -> None:
-        """Add the time since the last call to the seconds of the run."""
+        """Add the time since the last call to the seconds of the run; before the training starts, there is none."""
+        if self.clock is None:
+            return
         now = time.monotonic()
         self.measured["seconds"] += now - self.clock
         self.clock = now

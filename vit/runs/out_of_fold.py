@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vit.runs.several import Member
 from vit.runs.tested_images import read_rows, write_rows
-from vit.support.printable import csv_text
+from vit.support.printable import csv_text, plain_text
 
 
 def write_out_of_fold(path: Path, runs: Mapping[Member, Path], groups: Mapping[str, str]) -> int:
@@ -14,7 +14,7 @@ def write_out_of_fold(path: Path, runs: Mapping[Member, Path], groups: Mapping[s
     The columns are the file, its group if there are ``groups``, the fold if there are folds, the seed, and then the
     truth and the predictions. Runs of an objective without a table of test images add no rows.
     """
-    written = {csv_text(file): group for file, group in groups.items()}
+    written = {plain_text(csv_text(file)): group for file, group in groups.items()}
     rows = []
     for member, folder in runs.items():
         for row in read_rows(folder):

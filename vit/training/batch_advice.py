@@ -2,9 +2,10 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit.training.sharding import own_part
 
@@ -12,15 +13,20 @@ FILLED = 0.9  # share of the memory that larger batches may fill
 MUCH = 0.5  # share of a computer's memory that a training may fill, as other programs need some, too
 
 
-def measure_memory(model: nn.Module, device: torch.device) -> tuple[int, int, int]:
+def measure_memory(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], device: torch.device
+) -> tuple[int, int, int]:
     """Return the bytes of a step's activations, of what stays between steps, and of the memory of the device.
 
-    On a CPU the first number counts everything, and what stays is 0.
+    Called after the first step. The activations are what that step's peak had above the weights and the images on the
+    device; its gradients count among them. On a CPU the first number counts everything, and what stays is 0.
     """
     if device.type == "cuda":
-        weights = sum(own_part(each).nbytes for each in model.parameters())
+        made = [each.grad for each in model.parameters() if each.grad is not None]
+        made += [each for optimizer in optimizers for state in optimizer.state.values() for each in state.values()]
         stays, total = torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
-        return max(0, torch.cuda.max_memory_allocated(device) - weights), stays, total
+        before = stays - sum(own_part(each).nbytes for each in made if isinstance(each, Tensor))
+        return max(0, torch.cuda.max_memory_allocated(device) - before), stays, total
     import resource  # which Windows does not have
 
     unit = 1 if sys.platform == "darwin" else 1024

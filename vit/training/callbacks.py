@@ -90,6 +90,11 @@ class StopAtNaN(Callback):
         """Check before the checkpoint of the epoch."""
         self.check(trainer)
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Check before any checkpoint of the training, such as that after a signal."""
+        if trainer.state.fn == TrainerFn.FITTING and hasattr(self, "first_bad_step"):
+            self.check(trainer)
+
     def check(self, trainer: Trainer) -> None:
         """Check that no step was bad.
 
@@ -123,9 +128,14 @@ class ImagesPerSecondBar(RichProgressBar):
         self.images_per_second = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the time of the start, and how much of the training was done before."""
+        """Note the time of the start."""
         super().on_train_start(trainer, pl_module)
-        self.start, self.done_before = time.monotonic(), pl_module.progress
+        self.start, self.done_before = time.monotonic(), None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note how much of the training was done before the first step, which the module knows only now."""
+        if self.done_before is None:
+            self.done_before = pl_module.progress
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """Return the logged values and the speed, without the version number of the run."""
@@ -140,7 +150,7 @@ class ImagesPerSecondBar(RichProgressBar):
 
         The progress is that of the schedule, by steps or by the clock, whichever ends the training.
         """
-        done = progress - self.done_before
+        done = progress - (progress if self.done_before is None else self.done_before)
         if done <= 0:
             return None
         seconds = (time.monotonic() - self.start) * (1 - progress) / done

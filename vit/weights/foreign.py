@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from vit.support.precision import at_least_float32
 from vit.weights.architecture import DEFAULTS, arguments_of, outline
 from vit.weights.formats import detect, guess_architecture
 from vit.weights.formats.format import Arguments, Format, Reading
@@ -15,6 +16,9 @@ from vit.weights.sources import Source
 
 # Arguments that tensors do not tell, so the caller may give them.
 TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
+# The same for models of this package alone, whose tensors have timm's names.
+TOLD_OF_OURS = ("attention", "attention_kwargs", "residual", "norm")
+ASSUMED_BLOCKS = "softmax attention and pre-norm blocks"  # others have the same tensors
 
 
 def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
@@ -24,7 +28,8 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
         guess = guess_architecture(source.state)
         raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {guess}")
     format, prefix = detected
-    reading = format.read(source.state, prefix)
+    tensors = {name: at_least_float32(x) if x.is_floating_point() else x for name, x in source.state.items()}
+    reading = format.read(tensors, prefix)
     state = reading.state
     check_numbers(state, source.origin)
     report = _report_reading(source, format, prefix, reading, strict)
@@ -62,7 +67,17 @@ def _read_arguments(
 ) -> Arguments:
     """Return all arguments of the model; the report gets those that are assumed."""
     state, stated = reading.state, reading.told | source.stated
-    stated |= {name: told[name] for name in TOLD_BY_CALLER if name in told and name not in stated}
+    tellable = TOLD_BY_CALLER
+    if format.name == "timm" and not source.stated:
+        tellable += TOLD_OF_OURS
+        if "pos_embed" in state and not state["pos_embed"].any():
+            if "pos_embed" not in told:
+                raise ValueError(
+                    f"the positions of {source.origin} are all zero, as in a model with rotary positions: tell them, "
+                    "by pos_embed='rope', or by pos_embed='learned' if the zeros are meant"
+                )
+            tellable += ("pos_embed",)
+    stated |= {name: told[name] for name in tellable if name in told and name not in stated}
     known = dict(format.defaults) | stated
     try:
         arguments = DEFAULTS | arguments_of(state, known, told.get("image_size"))
@@ -84,6 +99,8 @@ def _read_arguments(
         "norm_eps": "norm_eps" not in stated,
     }
     report.assumed += [f"{name} {arguments[name]}" for name, is_assumed in assumed.items() if is_assumed]
+    if format.name == "timm" and not source.stated and not told.keys() & {"attention", "norm"}:
+        report.assumed.append(ASSUMED_BLOCKS)
     if assumed["num_heads"]:
         warnings.warn(
             f"{source.origin} does not tell its number of heads: {arguments['num_heads']} are those of the published "

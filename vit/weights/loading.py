@@ -107,7 +107,7 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
     Raises:
         ValueError: If the source holds no model, or one of another architecture.
     """
-    told = {name: model.config[name] for name in ("num_heads", "image_size")}
+    told = {name: model.config[name] for name in ("num_heads", "image_size", "pos_embed")}
     # If an argument of the model is not the default, it decides what the tensors leave open.
     told |= {name: model.config[name] for name in TOLD_BY_CALLER if model.config[name] != DEFAULTS[name]}
     trained = read_model(source, told)

@@ -18,6 +18,7 @@ from vit.weights.sources import holds_tensors, unwrap
 from vit.weights.tensor_files import write_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
+OF_TRAINING = ("training", "grad_checkpointing")  # attributes of modules that change nothing in eval mode
 PAIRS = ("image_size", "patch_size", "patch_stride")  # tuples, which JSON turns into lists
 
 
@@ -117,8 +118,20 @@ def check_unchanged(model: VisionTransformer) -> None:
 
 
 def _list_modules(model: nn.Module) -> dict[str, str]:
-    """Return type and settings of each module inside a model, by its name."""
+    """Return type and settings of each module inside a model by its name, and the settings of the model itself."""
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
     # The training changes the rate of PatchDrop.
-    settings = {name: "" if isinstance(module, PatchDrop) else module.extra_repr() for name, module in modules.items()}
-    return {name: f"{type(module)} {settings[name]}" for name, module in modules.items()}
+    kinds = {name: "" if isinstance(module, PatchDrop) else f"{type(module)} " for name, module in modules.items()}
+    settings = {name: "" if not kind else _settings(modules[name]) for name, kind in kinds.items()}
+    return {name: kinds[name] + settings[name] for name in kinds} | {"the model": _settings(model)}
+
+
+def _settings(module: nn.Module) -> str:
+    """Return the settings of a module; those of ours are its attributes that are numbers, words or pairs of them."""
+    is_ours = type(module).__module__.startswith("vit.")
+    plain = {
+        name: value
+        for name, value in (vars(module).items() if is_ours else ())
+        if name[0] != "_" and name not in OF_TRAINING and isinstance(value, bool | int | float | str | tuple | None)
+    }
+    return f"{module.extra_repr()} {plain}"

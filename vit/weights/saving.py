@@ -1,7 +1,9 @@
 """Saves models, in this package's format or in that of another library."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -153,16 +155,23 @@ def _write_folder(model: VisionTransformer, library: Format, state: State, folde
     write_safetensors(state, folder / weights, {"format": "pt"})
     files = {description: config}
     if "mean" in data and not library.name.startswith("timm"):
-        rows, columns = model.patch_embed.image_size
-        files[images] = {
-            "image_processor_type": "ViTImageProcessor",
-            "size": {"height": rows, "width": columns},
-            "image_mean": list(data["mean"]),
-            "image_std": list(data["std"]),
-        }
+        files[images] = _processor_of_transformers(data, model)
     for name, contents in files.items():
         with replacing(folder / name) as unfinished:
             unfinished.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+
+
+def _processor_of_transformers(data: Mapping[str, Any], model: VisionTransformer) -> dict[str, Any]:
+    """Return a preprocessor_config.json that prepares images as this package does."""
+    image_size, in_channels = model.patch_embed.image_size, model.patch_embed.in_channels
+    size = {"height": image_size[0], "width": image_size[1]}
+    common = {"image_mean": list(data["mean"]), "image_std": list(data["std"]), "resample": 3}  # bicubic
+    if data.get("stretch") or image_size[0] != image_size[1]:  # transformers scales the shorter edge to one number
+        return {"image_processor_type": "ViTImageProcessor", "size": size} | common
+    shortest = round(image_size[0] / (data.get("crop_ratio") or 1.0))
+    cropped = {"size": {"shortest_edge": shortest}, "do_center_crop": True, "crop_size": size}
+    cropped["do_convert_rgb"] = in_channels == 3
+    return {"image_processor_type": "CLIPImageProcessor"} | cropped | common
 
 
 def _write_npz(state: State, path: Path) -> None:

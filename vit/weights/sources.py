@@ -25,6 +25,8 @@ INSIDE = ("teacher", "model_ema", "state_dict_ema", "state_dict", "model", "modu
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model.bin")
 # Names of timm's architectures whose parts the backbone lacks, such as rotary positions beside learned ones.
 OTHER_KINDS = re.compile("rope|eva|beit")
+# The same of architectures that timm itself tells by their modules, where it is not installed.
+OTHER_MODULES = re.compile("rpn|_pe_")
 # Architectures with the approximate GELU, which none of their files tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
 MOST_JSON = 2**24  # bytes of a config
@@ -166,7 +168,11 @@ def _read_architecture_of_timm(name: str, state: State) -> Arguments:
 
         with torch.device("meta"):
             model = timm.create_model(name)
-    except (ImportError, RuntimeError):
+    except (ImportError, RuntimeError) as error:
+        if foreign := OTHER_MODULES.search(name):
+            raise ValueError(
+                f"architecture {name!r} is of timm's {foreign[0].strip('_')} models, which the backbone does not build"
+            ) from error
         return {}
     if hasattr(model, "blocks"):
         _check_blocks_of_timm(model)
@@ -223,13 +229,29 @@ def _read_data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str
     data = _read_names(config, str(folder / "config.json"))
     preprocessor = folder / "preprocessor_config.json"
     found = _read_json(preprocessor) if preprocessor.is_file() else {}
-    return data | {name: found[f"image_{name}"] for name in ("mean", "std") if f"image_{name}" in found}
+    return data | _read_images_of_transformers(found)
+
+
+def _read_images_of_transformers(found: dict[str, Any]) -> dict[str, Any]:
+    """Return how a preprocessor_config.json scales, crops and normalises images."""
+    data = {name: found[f"image_{name}"] for name in ("mean", "std") if f"image_{name}" in found}
+    if found.get("do_normalize") is False:
+        data |= {"mean": [0.0] * 3, "std": [1.0] * 3}
+    size, crop = found.get("size"), found.get("crop_size")
+    if isinstance(size, Mapping) and "height" in size and not found.get("do_center_crop"):
+        data["stretch"] = True  # whole photographs are scaled to this height and width
+    shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    side = crop.get("height") if isinstance(crop, Mapping) else crop
+    if found.get("do_center_crop") and isinstance(shortest, int) and isinstance(side, int) and 0 < side <= shortest:
+        data["crop_ratio"] = side / shortest
+    return data
 
 
 def _read_data_of_timm(config: dict[str, Any]) -> dict[str, Any]:
     data = {name: list(config[name]) for name in ("mean", "std") if isinstance(config.get(name), list | tuple)}
     names, crop = config.get("label_names"), config.get("crop_pct")
     data |= {"class_names": list(names)} if names else {}
+    data |= {"stretch": True} if config.get("crop_mode") == "squash" else {}
     return data | ({"crop_ratio": crop} if isinstance(crop, int | float) and 0.1 <= crop <= 1 else {})
 
 

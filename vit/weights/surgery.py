@@ -11,6 +11,7 @@ from vit.model.embedding import resize_patches, to_pair
 from vit.model.model_checks import mechanisms_of_blocks
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.precision import at_least_float32
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadReport
 
@@ -39,14 +40,22 @@ def fit_to_model(
         same_classes: Whether the classes are the same, so that the head is taken.
 
     Raises:
-        ValueError: If the models differ in an argument that is not in ``MAY_DIFFER``.
+        ValueError: If the models differ in an argument that is not in ``MAY_DIFFER``, or in the grid to which positions
+            "rope_eva" are relative.
     """
     theirs, ours = canonicalize(source), canonicalize(model.config)
     differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
     if differing:
         there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
         raise ValueError(f"{report.origin} holds a model with {there}, and this one has {here}: make them equal")
-    state, own = dict(state), {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    grids = _grid_of(source), model.patch_embed.grid_size
+    if source["pos_embed"] == model.config["pos_embed"] == "rope_eva" and grids[0] != grids[1]:
+        raise ValueError(
+            f"positions 'rope_eva' are relative to the grid of the training, {grids[0]}, which would be lost with a "
+            f"grid of {grids[1]}: leave the size as it is, and pass images of any size"
+        )
+    state = {name: at_least_float32(tensor) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    own = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     _fit_patches(state, model, report)
     _fit_positions(state, source, model, own, report)
     for name in ("cls_token", "reg_token", "mask_token"):
@@ -97,9 +106,10 @@ def _fit_patches(state: State, model: VisionTransformer, report: LoadReport) -> 
 
 def _fit_positions(state: State, source: Arguments, model: VisionTransformer, own: State, report: LoadReport) -> None:
     """Resize the positions of the patches, and give each prefix token its own, or add it to the token."""
-    if model.config["pos_embed"] != "learned" or source["pos_embed"] != "learned":
+    kinds = source["pos_embed"], model.config["pos_embed"]
+    if kinds[0] != kinds[1] or "rope" in kinds[0]:  # rotary models have a table of zeros
         state["pos_embed"] = own["pos_embed"]
-        report.fresh += [] if source["pos_embed"] == model.config["pos_embed"] else ["pos_embed"]
+        report.fresh += [] if kinds[0] == kinds[1] else ["pos_embed"]
         return
     tokens = [name for name in ("cls_token", "reg_token") if name in state]
     counts = [0 if source["no_embed_class"] else state[name].shape[1] for name in tokens]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention import capture_unchecked, run_intercepted
+from vit.explain.classes import check_one_of_several
 from vit.explain.maps import Subject, attention_rollout
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import readout_map
@@ -101,9 +102,11 @@ def adversarial_attention(
         num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
 
     Raises:
-        ValueError: If there is no such layer, or the weights of a layer are no distribution.
+        ValueError: If there is no such layer, the weights of a layer are no distribution, or the model does not give
+            each image one of several classes.
     """
     subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    check_one_of_several(model, subject.logits, "the sameness of predictions")
     with torch.no_grad():
         attentions = capture_unchecked(model, images, subject.anatomy.calls, subject.anatomy.orders)
     depth = len(attentions)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vit.explain.evaluation.adversarial import AdversarialAttention
@@ -15,6 +16,8 @@ def draw_adversarial(
     images: Tensor, result: AdversarialAttention, path: str | Path, class_names: Sequence[str] | None = None
 ) -> None:
     """Draw each image beside its attention and prediction before and after the search, with the distance of the two.
+
+    Attention is drawn on even grey, not on the image, so that the two can be compared patch by patch.
 
     Args:
         images: The images for display (see ``displayable``), (B, C, H, W).
@@ -40,7 +43,8 @@ def draw_adversarial(
         lines_below=3,
     )
     cells = result.anatomy.cells
-    pictures = [overlay(images, maps.clamp(min=0), cells=cells) for maps in result.maps()]
+    even = torch.full(images.shape, 0.5)
+    pictures = [overlay(even, maps.clamp(min=0), cells=cells) for maps in result.maps()]
     for column, title in enumerate(("image", before, after)):
         sheet.write_above(column, title)
     for row, image in enumerate(images):

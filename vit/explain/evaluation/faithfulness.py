@@ -10,7 +10,7 @@ from einops import rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention import logits_of
-from vit.explain.classes import thresholds_of
+from vit.explain.classes import check_one_of_several
 from vit.explain.maps import Subject
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop, cannot_drop, logits_with_tokens
@@ -69,12 +69,12 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
     Raises:
         ValueError: If the model cannot run with fewer tokens, or gives several labels.
     """
-    _check_one_class(subject)
+    check_one_of_several(subject.model, subject.logits, "removal")
     order = random_if_equal(rearrange(maps, "b r s -> b (r s)"), subject.images).argsort(dim=-1, descending=True)
     if removal == "token_drop" and not can_drop(subject):
         raise cannot_drop(subject.model)
     remove = _drop if removal == "token_drop" else _fill
-    target = _target(subject)
+    target = subject.contrast.argmax(dim=-1)  # the class of each image whose probability is measured
     halves = []
     for first_to_last in (order, order.flip(-1)):
         probabilities, kept = [], []
@@ -100,11 +100,11 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
     Raises:
         ValueError: If the model gives several labels.
     """
-    _check_one_class(subject)
+    check_one_of_several(subject.model, subject.logits, "removal")
     values = rearrange(maps, "b r s -> b (r s)")
     order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
-    target = _target(subject)[:, None]
+    target = subject.contrast.argmax(dim=-1)[:, None]
     whole = at_least_float32(subject.logits).softmax(dim=-1).gather(1, target)[:, 0]
     left = [at_least_float32(_fill(subject, group)).softmax(dim=-1).gather(1, target)[:, 0] for group in groups]
     costs = torch.stack([(whole - p) / group.shape[-1] for p, group in zip(left, groups, strict=True)], dim=-1)
@@ -115,14 +115,6 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
     signed = reduce((apart * agrees)[:, above], "b k -> b", "sum")
     total = reduce(apart.abs()[:, above], "b k -> b", "sum")
     return torch.where(total > 0, signed / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
-
-
-def _check_one_class(subject: Subject) -> None:
-    if thresholds_of(subject.model) is not None:
-        raise ValueError(
-            f"{type(subject.model).__name__} gives several labels an image, and removal is measured by the probability "
-            "of one class: draw its maps without scores"
-        )
 
 
 def gini(maps: Tensor) -> Tensor:
@@ -147,16 +139,6 @@ def random_if_equal(values: Tensor, images: Tensor) -> Tensor:
     shuffled = draw_for_each(images, values.shape[1:], 1).argsort(dim=-1)
     ranks = values.gather(1, shuffled).argsort(dim=-1, stable=True).argsort(dim=-1)
     return torch.empty_like(ranks).scatter(1, shuffled, ranks)
-
-
-def _target(subject: Subject) -> Tensor:
-    """Return the class of each image, (B,), whose probability is measured."""
-    if subject.logits.shape[1] < 2:
-        raise ValueError(
-            f"{type(subject.model).__name__} has one logit only, whose probability by softmax is always 1: "
-            "wrap it in a module that returns a logit for each of two classes, as torch.cat([0 * logit, logit], dim=1)"
-        )
-    return subject.contrast.argmax(dim=-1)
 
 
 @torch.no_grad()

@@ -13,12 +13,13 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.capture.attention import influential_calls, run_intercepted
+from vit.capture.attention import check_steady, influential_calls, run_intercepted
+from vit.explain.classes import check_one_of_several
 from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.maps import Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
-from vit.support.precision import in_double
+from vit.support.precision import at_least_float32, in_double
 
 Replacement = Callable[[int, Tensor], Tensor]  # index of a layer and its attention (B, H, N, M) -> other attention
 
@@ -117,8 +118,10 @@ def _table_of_replacements(model: nn.Module, images: Tensor, labels: Tensor | No
         num_heads.append(attn.shape[1])
         return attn
 
+    check_steady(model, images)
     calls = influential_calls(model, images[:1])
     plain = run_intercepted(model, images, count_heads, calls)
+    check_one_of_several(model, plain, "the change of predictions")
     which = [([layer], head) for layer, heads in enumerate(num_heads) for head in (*range(heads), None)]
     which += [(range(last + 1), None) for last in range(1, len(num_heads))]
     rows = [
@@ -134,7 +137,7 @@ def _table_of_replacements(model: nn.Module, images: Tensor, labels: Tensor | No
 
 def _change(plain: Tensor, logits: Tensor, labels: Tensor | None) -> dict[str, Any]:
     """Return how far logits are from those of the unchanged model."""
-    before, after = plain.log_softmax(dim=-1), logits.log_softmax(dim=-1)
+    before, after = (at_least_float32(each).log_softmax(dim=-1) for each in (plain, logits))
     change = {
         "flips": in_double(logits.argmax(dim=-1) != plain.argmax(dim=-1)).mean().item(),
         "divergence": (before.exp() * (before - after)).sum(dim=-1).mean().item(),

@@ -14,7 +14,7 @@ from einops import reduce
 from torch import Tensor, nn
 
 from vit.capture.alone import keep_for_copy
-from vit.capture.anatomy import Anatomy
+from vit.capture.anatomy import Anatomy, ContradictionError
 from vit.capture.attention import logits_of
 from vit.explain.maps import Subject, signed_map
 
@@ -119,6 +119,8 @@ def mean_of_others(maps: Tensor, earlier: Sequence[Tensor] = ()) -> Tensor:
 def _anatomy(subject: Subject) -> Anatomy | None:
     try:
         return subject.anatomy
+    except ContradictionError:
+        raise
     except ValueError:  # a CNN or a hierarchical model, which pixel methods can still explain
         return None
 

@@ -19,6 +19,7 @@ from vit.explain.maps.rollout import (
     roll,
 )
 from vit.explain.maps.subject import Subject
+from vit.support.precision import at_least_float32
 
 
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
@@ -158,7 +159,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     maps = []
     for layer in range(start_layer, anatomy.depth):
         (gradient,) = torch.autograd.grad(scores[layer], attentions[layer], retain_graph=True)
-        maps.append(subject.as_map(reduce(gradient.clamp(min=0), "b h n m -> b m", "mean")))
+        maps.append(subject.as_map(reduce(at_least_float32(gradient).clamp(min=0), "b h n m -> b m", "mean")))
     return reduce(torch.stack(maps), "l b r s -> b r s", "mean")
 
 
@@ -176,7 +177,8 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
 def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Return the read-out row (B, N), and attention and gradient of the layers that multiply it, last layer first.
 
-    A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row.
+    A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row. All are
+    float32 or wider: in half precision, what a layer adds to a share of 1 / N would be rounded away.
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     subject.check_reads_last()
@@ -184,12 +186,15 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
-    pairs = [(attn.detach(), gradient) for attn, gradient in zip(attentions, gradients, strict=True)]
+    pairs = [
+        (at_least_float32(attn.detach()), at_least_float32(gradient))
+        for attn, gradient in zip(attentions, gradients, strict=True)
+    ]
     layers = pairs[start_layer : subject.anatomy.depth]
     if subject.anatomy.pooled:
         row = pad_prefix(_positive_mean(*pairs[-1]), attentions[0][:, 0])[:, 0]
     else:
-        row = _readout_of(subject, attentions[0][:, 0, 0])
+        row = _readout_of(subject, pairs[0][0][:, 0, 0])
     return row, layers[::-1]
 
 

@@ -13,6 +13,7 @@ from einops import einsum, reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import examine
+from vit.capture.attention import check_capturable
 from vit.support.checks import check_choice
 
 Pool = Literal["cls", "mean"]
@@ -29,7 +30,8 @@ class Features(nn.Module):
 
     Args:
         backbone: A model that returns features (B, D), tokens (B, N, D), or a ``transformers`` output with either.
-        pool: How tokens become one feature: the first token ("cls") or the mean of all tokens ("mean").
+        pool: How tokens become one feature: the first token ("cls") or the mean of all tokens ("mean"). Of a
+            ``transformers`` output, "cls" takes the pooled features if there are any.
     """
 
     def __init__(self, backbone: nn.Module, pool: Pool = "cls") -> None:
@@ -41,7 +43,8 @@ class Features(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Compute the features: (B, C, H, W) -> (B, D)."""
         output = self.backbone(images)
-        features = _first(output, "pooler_output", "last_hidden_state")
+        outputs = ("pooler_output", "last_hidden_state")
+        features = _first(output, *(outputs if self.pool == "cls" else outputs[::-1]))
         if features.ndim == 3:
             return features[:, 0] if self.pool == "cls" else reduce(features, "b n d -> b d", "mean")
         return features
@@ -60,10 +63,14 @@ class Similarity(nn.Module):
         backbone: As in ``Features``, in eval mode.
         references: Images to compare with, (K, C, H, W).
         pool: As in ``Features``.
+
+    Raises:
+        ValueError: If the backbone is in training mode.
     """
 
     def __init__(self, backbone: nn.Module, references: Tensor, pool: Pool = "cls") -> None:
         super().__init__()
+        check_capturable(backbone)
         self.features = Features(backbone, pool)
         with torch.no_grad():
             self.register_buffer("directions", F.normalize(self.features(references), dim=-1))
@@ -92,14 +99,15 @@ class PatchToken(nn.Module):
         column: Column of the patch, from 0.
 
     Raises:
-        ValueError: If there is no such patch, or the backbone returns no tokens.
+        ValueError: If there is no such patch, or the backbone is in training mode or returns no tokens.
     """
 
     def __init__(self, backbone: nn.Module, images: Tensor, row: int, column: int) -> None:
         super().__init__()
+        check_capturable(backbone)
         self.backbone = backbone
         self.token = slice(None)  # all tokens at first, to find the patch among them
-        self.eval()
+        self.training = False
         anatomy = examine(self, images)
         anatomy.check_in_order()
         rows, columns = anatomy.grid

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit.explain.maps.rollout import fuse_heads, with_residual
+from vit.explain.maps.rollout import check_attentions, check_rollout, fuse_heads, with_residual
 from vit.support.extras import import_extra
 
 UNITS = 2**24  # units of flow in a capacity of 1, because SciPy needs whole numbers
@@ -17,10 +17,10 @@ UNITS = 2**24  # units of flow in a capacity of 1, because SciPy needs whole num
 def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float = 0.5) -> Tensor:
     """Compute the largest flow from an output token to each input token: a list of (B, H, N, N) -> (B, N).
 
-    Pipes join all tokens of adjacent layers. Their capacities are ``(1 - residual) * mean of the heads + residual * I``
-    (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path; here, the narrowest pipe limits the
-    path. A negative weight counts as zero, as in rollout. Each image needs one maximum flow per token: seconds for 65
-    tokens, most of a minute for 197.
+    Pipes join all tokens of adjacent layers. Their capacities are ``(1 - residual) * mean of the heads + residual *
+    I``, each row divided by its sum (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path;
+    here, the narrowest pipe limits the path. A negative weight counts as zero, as in rollout. Each image needs one
+    maximum flow per token: seconds for 65 tokens, most of a minute for 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
     >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5
@@ -32,8 +32,11 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
         residual: Weight of the skip connection, from 0 to 1.
 
     Raises:
-        ValueError: If there is no such token, the attention of a layer has one query, or SciPy is not installed.
+        ValueError: If there is no such token, the attention of a layer has one query, an argument is out of range, or
+            SciPy is not installed.
     """
+    check_rollout("mean", 0.0, residual)
+    check_attentions(attentions)
     num_tokens = attentions[0].shape[-1]
     if not 0 <= token < num_tokens:
         raise ValueError(f"token ({token}) must be one of {num_tokens} tokens, from 0 to {num_tokens - 1}")

@@ -33,13 +33,18 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
         layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
-        ValueError: If there is no such layer, or no module for each layer takes its tokens.
+        ValueError: If there is no such layer, no module for each layer takes its tokens, or layers share a norm.
     """
     subject.anatomy.check_in_order()
     norms = subject.anatomy.parts.norms
     if not norms:
         raise ValueError("gradcam needs a module for each layer that takes its tokens (B, N, D): choose 'relevance'")
     check_layer(layer, len(norms))
+    if len({norm.module for norm in norms}) < len(norms):
+        raise ValueError(
+            f"layers of {type(subject.model).__name__} share a norm, so the tokens of one layer cannot be told from "
+            "those of another: choose 'relevance'"
+        )
     kept: list[Tensor] = []
     with torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
         logits = logits_of(subject.model(subject.images))

@@ -124,7 +124,7 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
     """Return the map of a method; patches that lower the score are negative: -> (B, rows, columns).
 
     Raises:
-        ValueError: If there is no such method, or it has no such argument.
+        ValueError: If there is no such method, or it has no such argument, or the map has NaN or infinite values.
     """
     check_method(method)
     known = list(inspect.signature(METHODS[method]).parameters)[1:]
@@ -133,4 +133,11 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
         takes = ", ".join(known) or "none"
         raise ValueError(f"method {method!r} has no argument {unknown[0]!r}: it takes {takes}")
     with gradients_of(subject.model, "choose a method without gradients, such as rollout, attention or occlusion"):
-        return METHODS[method](subject, **options)
+        maps = METHODS[method](subject, **options)
+    if not (finite := maps.isfinite().flatten(1).all(dim=1)).all():
+        image = int((~finite).nonzero()[0])
+        raise ValueError(
+            f"the {method} map of image {image} has NaN or infinite values, as of numbers too large for "
+            f"{subject.images.dtype}: give the model and the images in float32"
+        )
+    return maps

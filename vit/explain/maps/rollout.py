@@ -88,7 +88,7 @@ def with_residual(mixing: Tensor, residual: float) -> Tensor:
     mixed = (1 - residual) * mixing + residual * identity
     total = reduce(mixed, "b n m -> b n 1", "sum")
     # A token whose weights are all discarded keeps its own value.
-    return torch.where(total > 0, mixed / total.clamp(min=torch.finfo(mixed.dtype).tiny), identity)
+    return torch.where(total == 0, identity, mixed / total.clamp(min=torch.finfo(mixed.dtype).tiny))
 
 
 def pad_prefix(row: Tensor, tokens: Tensor | None) -> Tensor:

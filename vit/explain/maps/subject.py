@@ -13,8 +13,8 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alike import pass_alike
-from vit.capture.anatomy import VARIES, Anatomy, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, differentiable, logits_of, two_of
+from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
+from vit.capture.attention import check_capturable, check_pixels, check_steady, differentiable, logits_of, two_of
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
 from vit.capture.rows import layer_with_lost_rows
@@ -59,6 +59,7 @@ class Subject:
         if not len(self.images):
             raise ValueError("there are no images: give at least one")
         self.images = differentiable(self.images)
+        check_steady(self.model, self.images)
         self.grid = self.grid or self._found_grid()
         if not (isinstance(self.grid, tuple | list) and len(self.grid) == 2 and min(self.grid) > 0):
             raise ValueError(f"grid ({self.grid!r}) must be (rows, columns), as (14, 14)")
@@ -112,6 +113,8 @@ class Subject:
         """
         try:
             return self.anatomy.cells
+        except ContradictionError:
+            raise
         except ValueError:  # as in _found_grid
             return even_cells(self.images.shape[-2:], self.grid).to(self.images.device)
 
@@ -125,6 +128,11 @@ class Subject:
                 f"{type(self.model).__name__} returned scores of shape {tuple(logits.shape)}, not one for each class "
                 "(B, classes): wrap it in a module that returns such, for example the mean over places, or choose "
                 "attention, rollout, value or value_rollout, which need no class"
+            )
+        if not (finite := logits.isfinite().all(dim=1)).all():
+            raise ValueError(
+                f"the logits of image {int((~finite).nonzero()[0])} are NaN or infinite: give model and images in "
+                "float32, or leave this image out"
             )
         return logits
 
@@ -208,6 +216,8 @@ class Subject:
     def _found_grid(self) -> tuple[int, int]:
         try:
             return self.anatomy.grid
+        except ContradictionError:
+            raise
         except ValueError as reason:  # a CNN or a hierarchical model, which pixel methods can still explain
             try:
                 return patch_grid(self.model, self.images)

@@ -64,7 +64,7 @@ class ImageCompleter(Objective):
     """
 
     monitor = Score("bits_per_pixel", "Bits per pixel", "lower", unit="")
-    columns = (Score("accuracy", "Accuracy", note="of the pixels"),)
+    columns = (Score("accuracy", "Accuracy", note="of the pixels, or of the patches if they are larger"),)
     pictures = (
         Picture(
             "completions",

@@ -94,7 +94,10 @@ class DINO(ViewLearner):
         return TeacherAndStudent(ProjectedEncoder(encoder, PROJECTION_DIM, self.hparams.prototypes))
 
     def view_losses(self, views: list[Tensor], is_real: Tensor, step: int) -> Tensor:
-        """Return the loss of each image, and move the centre of the answers if this is a step of the training."""
+        """Return the loss of each image, and move the centre of the answers in training, once for each batch.
+
+        With ``accumulate_grad_batches``, the centre moves several times between two steps of the teacher.
+        """
         with torch.no_grad():
             answers = self.embed(self.network.teacher, views[: self.views.global_views])
         guesses = self.embed(self.network.student, views)

@@ -10,7 +10,10 @@ class ReconstructionEvaluation(FeatureEvaluation):
 
     @property
     def reconstruction_error(self) -> float:
-        """Mean squared error of hidden patches, each normalised; their means have 1, or less if they are plain."""
+        """Mean squared error of hidden patches, each normalised.
+
+        A prediction of their means has (P - 1) / P for patches of P numbers, and less for patches of one colour.
+        """
         return self.loss
 
     def scores(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class MaskedAutoencoder(FeatureLearner):
         "Error of reconstruction",
         "lower",
         unit="",
-        note="of hidden patches, each normalised: its mean has 1, or less if it is plain",
+        note="of hidden patches, each normalised: a prediction of their means has about 1",
     )
     pictures = (
         Picture(

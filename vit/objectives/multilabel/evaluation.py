@@ -61,6 +61,11 @@ class MultilabelEvaluation:
             real &= index.to(real.device) != PADDING
         logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
         targets = one_row_each(labels.clamp(min=0), logits.shape[1])
+        if not ((targets == 0) | (targets == 1))[real].all():
+            raise ValueError(
+                "the labels of an evaluation hold shares between 0 and 1, and an image shows a class or not: round "
+                "them, as by labels >= 0.5"
+            )
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
         self.loss_sum += losses[real].sum()
         self._add_rows(index, real, targets, logits.sigmoid(), of_views.sigmoid())
@@ -164,7 +169,7 @@ class MultilabelEvaluation:
         average_precision = self._average_precision(self.probabilities)
         shares = {
             "f1": 2 * hits / (support + predicted),
-            "precision": hits / predicted.clamp(min=1),
+            "precision": hits / predicted,
             "recall": hits / support,
         }
         found = {

@@ -1,6 +1,6 @@
 """Several labels per image: the LightningModule that trains and evaluates an independent logit for each class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -39,7 +39,7 @@ class MultilabelClassifier(ViTClassifier):
     monitor = Score("mean_average_precision", "Mean average precision")
     columns = (
         Score("test_mean_average_precision_views", "Test mean average precision over views"),
-        Score("f1", "F1", note="mean of the classes, at their thresholds"),
+        Score("f1", "F1", note="mean of the classes, at thresholds chosen on validation images"),
         Score("roc_auc", "Area under ROC", unit="", note="mean of the classes"),
         Score("exact_match", "Exact match", note="all labels of an image are right", is_of_images=True),
     )
@@ -56,6 +56,13 @@ class MultilabelClassifier(ViTClassifier):
         super().__init__(**kwargs)
         check_choice("positive_weights", positive_weights, get_args(PositiveWeights))
         self.register_buffer("thresholds", torch.full((self.network.num_classes,), 0.5))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "MultilabelClassifier":
+        """Keep the thresholds in float32: in half precision, one near 1 would become 1, which no image reaches."""
+        thresholds = self.thresholds
+        super()._apply(fn, recurse)
+        self.thresholds = thresholds.to(self.thresholds.device)
+        return self
 
     def check_labels(self, labels: Tensor) -> None:
         """Take any number of labels."""
