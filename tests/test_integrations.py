@@ -1,6 +1,7 @@
 """What other libraries do with a model: the table "Works with" of docs/backbone.md; peft is in test_lora.py."""
 
 import copy
+import json
 
 import pytest
 import timm
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from huggingface_hub import PyTorchModelHubMixin
+from PIL import Image
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
@@ -22,6 +24,7 @@ from transformers import (
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.explain.inputs import as_images
 
 SMALL = {"image_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 4}
 
@@ -159,6 +162,29 @@ def test_a_folder_for_timm_is_read_by_timm_and_by_the_wrapper_of_transformers_an
         again = vit.load(source)
         assert torch.equal(again(images), model(images))
     assert vit.load(folder).pretrained_cfg["std"] == [0.4, 0.5, 0.6]
+
+
+@pytest.mark.parametrize(("crop_ratio", "stretch"), [(1.0, False), (0.875, False), (1.0, True)])
+def test_a_folder_for_transformers_tells_how_photographs_are_scaled_and_cropped(crop_ratio, stretch, tmp_path):
+    model = small(pool="cls")
+    data = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_ratio": crop_ratio, "stretch": stretch}
+    model.pretrained_cfg |= {name: value for name, value in data.items() if value is not False}
+    vit.save(model, tmp_path / "folder", format="transformers")
+    slopes = torch.linspace(0, 255, 40)[:, None] + torch.linspace(0, 60, 90)
+    photo = Image.fromarray(slopes.clamp(max=255).byte().numpy()).convert("RGB")
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "folder")
+    processed = processor(photo, return_tensors="pt").pixel_values
+    assert_close(processed, as_images(model, photo), rtol=0, atol=0.03)
+    again = vit.load(tmp_path / "folder")
+    assert_close(as_images(again, photo), as_images(model, photo), rtol=0, atol=0)
+
+
+def test_a_processor_that_does_not_normalise_is_followed(tmp_path):
+    vit.save(small(pool="cls"), tmp_path / "folder", format="transformers")
+    settings = {"size": {"shortest_edge": 20}, "do_center_crop": True, "crop_size": 16, "do_normalize": False}
+    (tmp_path / "folder/preprocessor_config.json").write_text(json.dumps(settings | {"image_mean": [0.5] * 3}))
+    found = vit.load(tmp_path / "folder").pretrained_cfg
+    assert (found["mean"], found["std"], found["crop_ratio"]) == ([0.0] * 3, [1.0] * 3, 0.8)
 
 
 def test_a_folder_for_transformers_tells_how_images_are_normalised(tmp_path):

@@ -177,3 +177,11 @@ def test_without_timm_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.models", None)
     with pytest.raises(ValueError, match=r"pip install 'vit-attention\[timm\]'$"):
         importlib.import_module("vit.timm_models")
+
+
+def test_a_pooling_that_is_refused_changes_nothing():
+    model = make(global_pool="").eval()
+    shape = model(images_of(model)).shape
+    with pytest.raises(ValueError, match="map"):
+        model.reset_classifier(5, "map")
+    assert model(images_of(model)).shape == shape

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
+from vit.model.decoder_block import DecoderCache
 
 B, H, D, E = 2, 3, 5, 7
 
@@ -125,3 +126,22 @@ def test_a_mask_that_is_refused_leaves_the_cache_as_it_was():
     with pytest.raises(ValueError, match="WindowAttention takes no mask"):
         attention(x[:, 2:], mask=torch.ones(2, 4, dtype=torch.bool), cache=cache)
     assert_close(attention(x[:, 2:], cache=cache), attention(x)[:, 2:])
+
+
+def test_a_mask_that_does_not_fit_leaves_the_cache_of_a_context_empty():
+    attention = MultiHeadAttention(12, 3, context_dim=12).eval()
+    cache, x, contexts = KeyValueCache(5), torch.randn(2, 4, 12), torch.randn(2, 2, 5, 12)
+    with pytest.raises(ValueError, match="mask"):
+        attention(x, contexts[0], mask=torch.ones(7, 3, dtype=torch.bool), cache=cache)
+    assert_close(attention(x, contexts[1], cache=cache), attention(x, contexts[1]))
+
+
+def test_a_sequence_is_continued_in_two_ways_by_a_copy_of_the_caches_of_a_block():
+    k, v = torch.randn(2, 1, 2, 3, 4)
+    one = DecoderCache(KeyValueCache(5), None)
+    one.tokens.append(k, v)
+    other = copy.copy(one)
+    one.tokens.append(k[..., :1, :], v[..., :1, :])
+    assert (one.tokens.length, other.tokens.length) == (4, 3)
+    other.tokens.append(k[..., 1:2, :], v[..., 1:2, :])
+    assert_close(one.tokens.kept(4)[0][..., 3:, :], k[..., :1, :])

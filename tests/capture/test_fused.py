@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT
 from tests.capture.test_invented_models import IMAGES, Layer, invented
 from vit.capture import capture_attention
+from vit.capture.intercept import InterceptAttention
 
 
 class Torchs(Layer):
@@ -76,3 +77,15 @@ def test_a_row_of_one_large_number_leaves_no_digits_for_the_logits_as_in_torch(v
     mask[3] = value
     model = invented(Layer(lambda layer, q, k, v: F.scaled_dot_product_attention(q, k, v, mask))).float()
     assert_close(capture_attention(model, IMAGES.float())[0][:, :, 3], torch.full((len(IMAGES), 3, 16), 1 / 16))
+
+
+def test_causal_attention_to_more_keys_than_queries_counts_from_the_first_key_as_in_torch():
+    class ToMemory(nn.Module):
+        def forward(self, tokens):
+            memory = torch.cat([tokens, tokens.flip(1)], dim=2)
+            return F.scaled_dot_product_attention(tokens, memory, memory, is_causal=True)
+
+    tokens = torch.randn(2, 1, 3, 4, dtype=torch.float64)
+    with InterceptAttention(ToMemory(), lambda _, attn: attn):
+        found = ToMemory()(tokens)
+    assert_close(found, ToMemory()(tokens))

@@ -1,8 +1,11 @@
 """Attention that a model calls image by image."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 from tests.capture.test_invented_models import IMAGES, Layer, invented
 from vit.explain import explain
@@ -29,3 +32,12 @@ def mapped(layer, q, k, v):
 def test_attention_image_by_image_is_refused(mix, message, images):
     with pytest.raises(ValueError, match=message):
         explain(invented(Layer(mix)), images, "rollout")
+
+
+def test_threads_that_capture_at_once_leave_torch_as_it_was():
+    before = torch.utils.checkpoint.CheckpointFunction
+    models = [invented(Layer(), Layer()) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda model: explain(model, IMAGES, "rollout"), models))
+    assert torch.utils.checkpoint.CheckpointFunction is before
+    assert all(torch.equal(maps, found[0]) for maps in found)

@@ -146,3 +146,11 @@ def test_the_slopes_of_a_model_in_float16_are_not_lost():
         model.head.weight.mul_(0.01)  # slopes as of many patches
     images = torch.randn(2, 3, 32, 32)
     assert_close(examine(model.half(), images.half()).readout.float(), torch.full((64,), 1 / 64), rtol=0.01, atol=0)
+
+
+def test_a_saturated_output_is_not_taken_for_one_that_reads_the_first_token():
+    model = ours(pool="mean", class_token=False, num_classes=1)().eval()
+    with torch.no_grad():
+        model.head.bias.fill_(200)  # its sigmoid is exactly 1
+    with pytest.raises(ValueError, match="the output of Around is saturated, as a sigmoid near 0 or 1"):
+        examine(Around(model, lambda vit, images: vit(images).sigmoid()).eval(), torch.randn(2, 3, 6, 10))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 import vit
@@ -111,3 +112,19 @@ def test_an_encoder_is_refused():
 def test_a_model_in_training_mode_is_refused():
     with pytest.raises(ValueError, match="training mode"):
         capture_sequence(reader().train(), IMAGES, TOKENS)
+
+
+class HeadsFirst(nn.Module):
+    """A decoder that splits its channels into heads before the images: (H * B, T, d)."""
+
+    def forward(self, tokens):
+        q = torch.cat(tokens.split(4, dim=2), dim=0)
+        attn = (q @ q.mT).masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf).softmax(dim=-1)
+        return torch.cat((attn @ q).split(len(tokens), dim=0), dim=2)
+
+
+def test_heads_before_images_are_not_taken_for_images():
+    tokens = torch.randn(3, 5, 8, dtype=torch.float64)
+    with pytest.raises(ValueError, match="the decoder attention of HeadsFirst differs between an image alone and"):
+        capture_sequence(HeadsFirst().eval(), tokens)
+    assert capture_sequence(HeadsFirst().eval(), tokens[:1]).decoder[0].shape == (1, 2, 5, 5)

@@ -131,7 +131,11 @@ def test_what_needs_whole_weights_is_refused_for_sharded_ones_by_the_first_proce
 
 
 @pytest.mark.parametrize(
-    "name", ["BackboneFinetuning", "BatchSizeFinder", "EMAWeightAveraging", "Timer", "WeightAveraging"]
+    "name",
+    [
+        *("BackboneFinetuning", "BatchSizeFinder", "Timer"),
+        *("EMAWeightAveraging", "StochasticWeightAveraging", "WeightAveraging"),
+    ],
 )
 def test_a_callback_that_changes_a_training_behind_its_record_has_an_option_instead(name):
     callback = type(name, (SimpleNamespace,), {})()

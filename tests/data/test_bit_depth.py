@@ -118,13 +118,13 @@ def test_colours_of_16_bits_are_noted_likewise(tmp_path, largest, is_noted):
     assert notes == ([NEARLY_BLACK] if is_noted else [])
 
 
-def png(width, height, rows):
+def png(width, height, rows, kind=2):
     """A PNG with colours of 16 bits, which Pillow does not write."""
 
     def chunk(name, content):
         return len(content).to_bytes(4, "big") + name + content + zlib.crc32(name + content).to_bytes(4, "big")
 
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([16, 2, 0, 0, 0])
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([16, kind, 0, 0, 0])
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
@@ -138,3 +138,12 @@ def test_a_dark_image_of_8_bits_is_left_alone(tmp_path):
 def test_transparency_is_left_out(tmp_path, in_channels):
     pixels = np.stack([GREYS, GREYS[::-1]], axis=2).astype(np.uint8)
     assert decode(written(tmp_path / "veil.png", pixels), None, in_channels).tolist() == [GREYS.tolist()] * in_channels
+
+
+@pytest.mark.parametrize("largest", [4095, 4096])
+def test_transparency_does_not_hide_that_colours_of_16_bits_are_nearly_black(tmp_path, largest):
+    pixels = np.ones((11, 4)) * largest
+    pixels[:, 3] = 65535
+    path = tmp_path / "veiled.png"
+    path.write_bytes(png(11, 7, b"".join([b"\0" + pixels.astype(">u2").tobytes()] * 7), kind=6))
+    assert decode_and_note(path, None, 3)[1] == ([NEARLY_BLACK] if largest == 4095 else [])

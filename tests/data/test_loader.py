@@ -353,3 +353,11 @@ def test_lightning_sets_the_epoch_of_the_sampler(image_files):
     trainer.fit(Recorder(), memory(image_files, training(), AUGMENT))
     loader = memory(image_files, training(), AUGMENT)
     assert seen == epoch(loader, 0) + epoch(loader, 1)
+
+
+def test_an_epoch_is_not_resumed_with_more_images(image_files):
+    loader = memory(image_files, training())
+    state = loader.state_dict() | {"served": 1, "num_images": 12}
+    with pytest.raises(ValueError, match="the training has 13 images and not 12, which decides those that are left"):
+        loader.load_state_dict(state)
+    loader.load_state_dict(state | {"served": 0})  # the next epoch takes all of them

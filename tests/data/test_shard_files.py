@@ -239,3 +239,10 @@ def test_hidden_files_and_files_of_other_kinds_part_no_image_from_its_class(tmp_
     ]
     index = scan(write_tar(tmp_path / "a.tar", files))
     assert [(row["name"], row["class"]) for row in index] == [(b"0.png", b"1")]
+
+
+def test_a_file_of_the_class_counts_more_than_one_of_notes_wherever_it_stands(tmp_path):
+    example = [("0.png", picture(0)), ("0.cls", b"3"), ("0.json", b'{"label": "safe"}')]
+    for number, files in enumerate((example, example[::-1])):
+        index = scan(write_tar(tmp_path / f"{number}.tar", files))
+        assert index["class"].tolist() == [b"3"]

@@ -275,8 +275,14 @@ def test_the_distillation_token_has_its_name():
     [
         ([0.5, 0.5, 0.0, 0.0], 0, [(2, "register 0"), (3, "register 1")]),
         ([1.0, 0.0, 0.0, 0.0], 1, [(0, "class token"), (3, "register 0")]),
+        ([0.0, 0.0, 0.0, 1.0], 0, [(2, "register 0"), (3, "class token")]),
+        ([0.0, 1.0, 0.0, 0.0], 2, [(0, "register 0"), (1, "class token")]),
+        ([0.5, 0.5, 0.0, 0.0], 2, [(0, "class token 0"), (1, "class token 1")]),
     ],
-    ids=["after the patches", "class token of another name"],
+    ids=[
+        *("after the patches", "class token of another name", "class token behind the patches"),
+        *("a register before the class token", "two class tokens"),
+    ],
 )
 def test_tokens_are_named_by_place_and_readout(model, image, readout, prefix, expected):
     anatomy = examine(model, image[None])
@@ -867,3 +873,10 @@ def test_models_without_class_token_and_grey_images_are_shown(browser, tmp_path,
     with opened(browser, explorer(model, image_for(model)), tmp_path) as page:
         assert page.locator("#question").inner_text() == start
         assert page.locator("#others button").count() == model.num_prefix_tokens
+
+
+def test_one_logit_is_shown_without_a_probability(browser, image, tmp_path):
+    model = VisionTransformer(16, 8, embed_dim=24, depth=2, num_heads=3, num_classes=1).eval()
+    with opened(browser, explorer(model, torch.randn(3, 16, 16)), tmp_path) as page:
+        assert re.fullmatch(r"Prediction: 0 \(logit \W?[0-9.]+\)", page.locator("#verdict").inner_text())
+        assert "%" not in page.locator("#classes").inner_text()

@@ -159,3 +159,12 @@ def test_pixels_of_small_photographs_are_repeated(model):
 def test_sizes_that_nobody_can_see_are_refused(model, picture, size, words):
     with pytest.raises(ValueError, match=words):
         read_shown(locate(picture, model), size=size)
+
+
+def test_timms_ways_to_crop_are_kept_or_refused(model):
+    squashed, bordered = nn.Linear(1, 1), nn.Linear(1, 1)
+    squashed.pretrained_cfg = dict(model.pretrained_cfg) | {"crop_mode": "squash", "input_size": (3, 8, 8)}
+    bordered.pretrained_cfg = squashed.pretrained_cfg | {"crop_mode": "border"}
+    assert taken_by(squashed).stretch
+    with pytest.raises(ValueError, match="padded to squares"):
+        taken_by(bordered)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES
+from tests.capture.test_invented_models import early_read, invented
 from vit.explain import logit_lens
 
 
@@ -44,3 +45,8 @@ def test_layers_without_a_module_behind_them_are_refused(random_vit):
 
     with pytest.raises(ValueError, match=r"Bare has no module for each layer that takes .*, or none between"):
         logit_lens(Bare(random_vit()).eval(), IMAGES)
+
+
+def test_a_head_that_also_reads_earlier_tokens_is_refused():
+    with pytest.raises(ValueError, match="read more than its last tokens"):
+        logit_lens(invented(run=early_read), IMAGES)

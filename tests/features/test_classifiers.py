@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 
 from vit.features import classifiers
@@ -77,3 +78,13 @@ def test_labels_that_are_not_one_whole_number_for_each_image_are_refused(classif
     for train, test in ((labels, right), (right, labels)):
         with pytest.raises(ValueError, match="give a whole number for each image"):
             classifier(torch.eye(3), train, torch.eye(3), test)
+
+
+def test_one_class_of_a_single_image_does_not_keep_the_penalty_from_being_chosen(monkeypatch):
+    chosen = []
+    search = GridSearchCV.fit
+    monkeypatch.setattr(GridSearchCV, "fit", lambda self, *args: chosen.append(len(args[1])) or search(self, *args))
+    features, labels = clusters(30, 0.2, 0)
+    lonely, labels = torch.cat([features, 9 + features[:1]]), torch.cat([labels, labels.max()[None] + 1])
+    assert linear_accuracy(lonely, labels, lonely, labels) == 1.0
+    assert chosen == [30]

@@ -82,3 +82,9 @@ def test_a_collapse_is_told_by_rank_or_spread_unless_there_are_few_images(scores
 
 def test_an_evaluation_of_no_features_has_not_collapsed():
     assert describe_collapse({}) is None
+
+
+def test_collapsed_features_have_rank_one_however_their_rounding_spreads():
+    features = 1 + 1e-6 * torch.randn(50, 16, generator=torch.manual_seed(0))
+    assert effective_rank(features) > 10
+    assert evaluated(features, torch.arange(50) % 2).effective_rank == 1.0

@@ -120,3 +120,23 @@ def test_the_loss_of_the_best_comes_back_with_a_checkpoint(tmp_path):
     resumed.on_load_checkpoint(SimpleNamespace(ckpt_path=str(path)), None, {"global_step": 7})
     resumed.load_state_dict(callback.state_dict())
     assert resumed.best_loss == 0.25
+
+
+def test_a_resume_from_another_checkpoint_than_the_last_keeps_that_one_as_the_last(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for name, step in (("best", 20), ("last", 50)):
+        AtomicCheckpointIO().save_checkpoint(checkpoint(float(step)) | {"global_step": step}, old / f"{name}.ckpt")
+    last = RunCheckpoint(new, "last")
+    last.on_load_checkpoint(SimpleNamespace(ckpt_path=str(old / "best.ckpt")), None, {"global_step": 20})
+    last.load_state_dict(RunCheckpoint(old, "last").state_dict())
+    assert AtomicCheckpointIO().load_checkpoint(new / "last.ckpt")["global_step"] == 20
+
+
+@pytest.mark.parametrize(("resumed", "is_kept"), [(20, False), (50, True)])
+def test_a_best_checkpoint_that_was_written_after_the_resumed_one_is_of_another_training(tmp_path, resumed, is_kept):
+    old, new = tmp_path / "old", tmp_path / "new"
+    AtomicCheckpointIO().save_checkpoint(checkpoint(1.0) | {"global_step": 30}, old / "best.ckpt")
+    best = RunCheckpoint(new, "best", monitor=Score("accuracy", "Accuracy"))
+    best.on_load_checkpoint(SimpleNamespace(ckpt_path=str(old / "epoch.ckpt")), None, {"global_step": resumed})
+    best.load_state_dict(RunCheckpoint(old, "best", monitor=Score("accuracy", "Accuracy")).state_dict())
+    assert (new / "best.ckpt").exists() == is_kept

@@ -28,3 +28,9 @@ def test_the_last_step_is_that_of_the_last_point():
     assert measurements.last_step("val") is None
     measurements.history["val"] += [{"step": 3}, {"step": 9}]
     assert measurements.last_step("val") == 9
+
+
+def test_a_run_that_fails_before_its_training_starts_takes_no_time():
+    measurements = Measurements()
+    measurements.update_seconds()
+    assert measurements.measured["seconds"] == 0.0

@@ -52,3 +52,9 @@ def test_runs_that_tested_no_image_have_no_table(tmp_path):
     (tmp_path / "a/results.json").write_text('{"objective": "ViTClassifier", "test_weights": "last"}')
     assert write_out_of_fold(tmp_path / "all.csv", {Member(None, 0): tmp_path / "a"}, {}) == 0
     assert not (tmp_path / "all.csv").exists()
+
+
+def test_a_file_whose_name_looks_like_a_formula_has_its_group(tmp_path):
+    runs = {Member(0, 7): put_table(tmp_path / "a", "file,true_class,class\n'-1.png,ant,bee\n")}
+    assert write_out_of_fold(tmp_path / "all.csv", runs, {"-1.png": "p"}) == 1
+    assert rows_of(tmp_path / "all.csv")[0]["group"] == "p"

@@ -103,3 +103,19 @@ def test_a_resume_with_batches_of_another_size_counts_those_of_the_loader(not_co
     loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(current=counts)))
     SeededSteps(0).on_train_start(SimpleNamespace(train_dataloader=loader, fit_loop=loop), None)
     assert vars(counts) == {"ready": 3, "started": 3, "processed": 3, "completed": 3 - not_counted}
+
+
+def test_the_host_reads_before_any_checkpoint_such_as_that_after_a_signal(steps):
+    stop, trainer, module = steps(1.0, float("nan"))
+    with pytest.raises(ValueError, match="no longer finite, first at step 2"):
+        stop.on_save_checkpoint(trainer, module, {})
+
+
+def test_the_bar_begins_with_the_progress_that_a_resumed_module_knows_at_its_first_step():
+    bar, module = ImagesPerSecondBar(), SimpleNamespace(progress=0.5)
+    bar.start, bar.done_before = 0.0, None
+    assert bar._time_left(0.5) is None
+    bar.on_train_batch_start(SimpleNamespace(), module, None, 0)
+    module.progress = 0.6
+    bar.on_train_batch_start(SimpleNamespace(), module, None, 1)
+    assert bar.done_before == 0.5

@@ -225,3 +225,30 @@ def test_a_kill_while_saving_leaves_the_earlier_file(model, path, monkeypatch):
         vit.save(model, path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("attention", "option", "value"),
+    [("topk", "k", 2), ("window", "window", 3), ("softmax", "scaled", False), ("neighborhood", "kernel", 5)],
+)
+def test_a_mechanism_that_was_changed_is_refused(attention, option, value, path):
+    model = vit.VisionTransformer(**SIZES, attention=attention)
+    setattr(model.blocks[1].attn.mechanism, option, value)
+    with pytest.raises(ValueError, match=r"^blocks\.1\.attn\.mechanism is not as model\.config describes it"):
+        vit.save(model, path)
+
+
+def test_positions_that_would_be_resized_in_another_way_are_refused(model, path):
+    model.pos_embed_interpolation = "transformers"
+    with pytest.raises(ValueError, match=r"^the model is not as model\.config describes it"):
+        vit.save(model, path)
+
+
+def test_a_model_keeps_the_options_that_it_was_built_with(path):
+    options = {"window": 2}
+    model = vit.VisionTransformer(**SIZES, attention="window", attention_kwargs=options).eval()
+    options["window"] = 3
+    copied, images = copy.deepcopy(model), torch.randn(2, 3, 6, 10)
+    copied.config["attention_kwargs"]["window"] = 1
+    vit.save(model, path)
+    assert_close(vit.load(path)(images), model(images), rtol=0, atol=0)

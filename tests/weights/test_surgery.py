@@ -165,3 +165,29 @@ def test_an_unknown_argument_is_refused():
         ValueError, match="VisionTransformer has no argument 'num_class': it takes image_size, patch_size"
     ):
         vit.load(trained(), num_class=3)
+
+
+def test_fixed_positions_are_resized_as_the_model_resizes_them():
+    source, images = trained(pos_embed="sincos"), images_of(20, 8)
+    model = vit.load(source, image_size=(20, 8))
+    assert_close(model(images), source(images), **EXACT)
+    assert "pos_embed" in model.load_report.resized
+
+
+def test_rotary_positions_that_are_relative_to_the_grid_of_the_training_keep_it():
+    source = trained(pos_embed="rope_eva")
+    with pytest.raises(ValueError, match=r"relative to the grid of the training, \(3, 3\), which would be lost with"):
+        vit.load(source, image_size=(20, 8))
+    assert_close(
+        vit.load(source, num_classes=0)(images_of()),
+        source.forward_head(source.forward_features(images_of()), pre_logits=True),
+        **EXACT,
+    )
+
+
+def test_half_precision_is_resized_in_single_precision(tmp_path):
+    source = trained().bfloat16()
+    vit.save(source, tmp_path / "half.safetensors")
+    model = vit.load(tmp_path / "half.safetensors", image_size=(20, 8))
+    expected = resize_positions(source.pos_embed.float(), (3, 3), (5, 2), source.pos_embed_interpolation)
+    assert_close(model.pos_embed, expected, rtol=0, atol=0)

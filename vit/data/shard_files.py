@@ -200,7 +200,7 @@ def scan(shard: Path) -> np.ndarray:
 def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, bytes, bytes]]:
     """Yield offset, size, digest, class and name of each image."""
     for stem, files in groupby(_files(tar, shard), key=itemgetter(0)):
-        image, label, names = None, b"", []
+        image, label, noted, names = None, b"", b"", []
         for _, suffix, file in files:
             names.append(file.name)
             if suffix in FORMAT_OF:
@@ -209,13 +209,11 @@ def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, by
                 image = file
             elif suffix in LABELS:
                 content = tar.extractfile(file).read()
-                told = content.strip() if suffix == ".cls" else _class_of(content, f"{shard}/{file.name}")
-                if label and told and told != label:
-                    raise ValueError(
-                        f"{shard} gives {stem} the classes {text_of(label)!r} and {text_of(told)!r}: keep one of its "
-                        ".cls and .json files"
-                    )
-                label = told or label
+                if suffix == ".cls":
+                    label = content.strip()
+                else:  # may be about something else than the class, so that .cls counts, wherever it stands
+                    noted = _class_of(content, f"{shard}/{file.name}") or noted
+        label = label or noted
         if image is not None:
             yield image.offset_data, image.size, 0, label, os.fsencode(image.name)
         elif label or any(why_not_read(Path(name)) != "no image" for name in names):

@@ -242,7 +242,12 @@ def _read_images_of_transformers(found: dict[str, Any]) -> dict[str, Any]:
         data["stretch"] = True  # whole photographs are scaled to this height and width
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
     side = crop.get("height") if isinstance(crop, Mapping) else crop
-    if found.get("do_center_crop") and isinstance(shortest, int) and isinstance(side, int) and 0 < side <= shortest:
+    if (
+        found.get("do_center_crop")
+        and isinstance(shortest, int)
+        and isinstance(side, int)
+        and shortest <= 10 * side <= 10 * shortest
+    ):
         data["crop_ratio"] = side / shortest
     return data
 

@@ -137,3 +137,9 @@ def test_the_maps_are_the_rollout_of_several_layers_and_the_attention_of_one(fou
     single = adversarial_attention(model, images[FEW], [1], steps=3)
     assert_close(single.maps()[0], METHODS["attention"](subject), rtol=0, atol=1e-6)
     assert_close(single.maps()[1], reduce(single.after[0], "b h n m -> b n m", "mean")[:, 0, 1:].view(5, 3, 5))
+
+
+def test_a_model_of_one_logit_is_refused(images):
+    model = VisionTransformer(**OURS | {"num_classes": 1}).eval()
+    with pytest.raises(ValueError, match="has one logit only, whose probability by softmax is always 1"):
+        adversarial_attention(model, images[:2], steps=1)

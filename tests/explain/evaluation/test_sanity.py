@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+from tests.architectures import OURS
+from vit import VisionTransformer
 from vit.explain.evaluation.sanity import (
     other_class,
     permuted,
@@ -100,3 +102,18 @@ def test_permuted_attention_changes_predictions_where_attention_is_uneven_only(m
             block.attn.qkv.weight[:12] = 0
             block.attn.qkv.bias[:12] = 0
     assert permuted_attention(even, images).row(layers="0 to 2")["divergence"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("measure", [uniform_attention, permuted_attention])
+def test_predictions_that_cannot_change_are_refused(measure, images):
+    model = VisionTransformer(**OURS | {"num_classes": 1}).eval()
+    with pytest.raises(ValueError, match="has one logit only, whose probability by softmax is always 1"):
+        measure(model, images[:2])
+
+
+@pytest.mark.parametrize("measure", [uniform_attention, permuted_attention])
+def test_predictions_of_several_labels_are_refused(measure, images):
+    model = VisionTransformer(**OURS).eval()
+    model.pretrained_cfg = {"thresholds": [0.5] * 7}
+    with pytest.raises(ValueError, match="gives several labels an image, and the change of predictions is measured"):
+        measure(model, images[:2])

@@ -1,5 +1,7 @@
 """Maps made from attention and its gradient, against numbers worked out by hand and against plain formulas."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -292,3 +294,14 @@ def test_a_class_whose_logit_reads_nothing_has_a_map_without_holes(random_vit):
     assert (explain(model, IMAGES, "relevance", 2) == 0).all()
     rolled = explain(model, IMAGES, "gradient_rollout", 2)
     assert_close(rolled, torch.full_like(rolled, 1 / 15), **EXACT)
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout", "legrad"])
+def test_what_a_layer_adds_to_a_small_share_is_not_rounded_away_in_half_precision(method, random_vit):
+    model = random_vit(pool="mean").bfloat16()
+    exact = deepcopy(model).double()
+    images = IMAGES.bfloat16()
+    found = explain(model, images, method, TARGET)
+    assert found.dtype == torch.float32
+    expected = explain(exact, images.double(), method, TARGET).float()
+    assert torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1] > 0.95

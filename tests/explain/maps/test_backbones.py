@@ -1,5 +1,7 @@
 """Maps of backbones without logits."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -104,3 +106,22 @@ def test_backbones_that_return_something_else_are_refused():
     pooled = nn.Sequential(randomised(ours(num_classes=0)())).eval()
     with pytest.raises(ValueError, match=r"Sequential returned features of shape \(2, 12\), not tokens"):
         PatchToken(pooled, IMAGES, 0, 0)
+
+
+def test_the_mean_of_all_tokens_is_asked_for_also_of_a_model_with_a_pooler():
+    class Pooled(nn.Module):
+        def forward(self, images):
+            return SimpleNamespace(pooler_output=images[:, 0] * 0, last_hidden_state=images)
+
+    tokens = torch.randn(2, 4, 3)
+    assert_close(Features(Pooled())(tokens), torch.zeros(2, 3))
+    assert_close(Features(Pooled(), pool="mean")(tokens), tokens.mean(dim=1))
+
+
+def test_a_backbone_in_training_mode_is_refused_and_left_in_it():
+    backbone = randomised(ours(num_classes=0)()).train()
+    with pytest.raises(ValueError, match="in training mode"):
+        Similarity(backbone, IMAGES)
+    with pytest.raises(ValueError, match="in training mode"):
+        PatchToken(backbone, IMAGES, 0, 0)
+    assert backbone.training

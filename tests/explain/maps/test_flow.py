@@ -63,3 +63,11 @@ def test_tokens_and_pooling_are_checked():
     pooled = list(captured("timm, map"))
     with pytest.raises(ValueError, match="an attention with one query, as of attention pooling, has no flow"):
         attention_flow(pooled)
+
+
+def test_a_residual_out_of_range_and_weights_that_are_no_numbers_are_refused():
+    attn = torch.full((1, 1, 2, 2), 0.5)
+    with pytest.raises(ValueError, match="residual"):
+        attention_flow([attn], residual=1.5)
+    with pytest.raises(ValueError, match="NaN"):
+        attention_flow([attn * torch.nan])

@@ -229,3 +229,11 @@ def test_without_captum_the_extra_is_named(method, random_vit, monkeypatch):
     with pytest.raises(ValueError, match=r"^this needs captum.attr, which is not installed: pip install '.*explain"):
         explain(random_vit(), IMAGES, method)
     assert explain(random_vit(), IMAGES, "gradcam").shape == (3, 3, 5)
+
+
+def test_gradcam_of_layers_that_share_a_norm_is_refused(random_vit):
+    model = random_vit()
+    for block in model.blocks:
+        block.norm1 = model.blocks[0].norm1
+    with pytest.raises(ValueError, match="layers of VisionTransformer share a norm"):
+        explain(model, IMAGES, "gradcam", layer=0)

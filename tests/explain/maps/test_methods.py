@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 import vit.explain
@@ -252,3 +253,39 @@ def test_arguments_that_mean_nothing_are_refused(options, message, random_vit):
 def test_no_images_are_refused(random_vit):
     with pytest.raises(ValueError, match="there are no images: give at least one"):
         explain(random_vit(), IMAGES[:0])
+
+
+class Overflow(nn.Module):
+    """Gives one image logits that are no numbers."""
+
+    def __init__(self, vit, row):
+        super().__init__()
+        self.vit, self.row = vit, row
+
+    def forward(self, images):
+        logits = self.vit(images)
+        is_bad = torch.arange(len(images))[:, None] == self.row
+        return torch.where(is_bad & (images[:, :1, 0, 0] == IMAGES[self.row, 0, 0, 0]), torch.nan, logits)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"), [(0, "the logits of Overflow are NaN"), (2, "the logits of image 2 are NaN")]
+)
+@pytest.mark.parametrize("method", ["rollout", "occlusion", "relevance"])
+def test_logits_that_are_no_numbers_are_refused(method, row, words, random_vit):
+    model = Overflow(random_vit(), row).eval()
+    with pytest.raises(ValueError, match=words):
+        explain(model, IMAGES, method, target=0) if method != "rollout" else Subject(model, IMAGES).logits
+
+
+def test_a_map_that_is_no_number_is_refused(random_vit, monkeypatch):
+    maps = torch.ones(3, 3, 5).index_fill(0, torch.tensor([1]), torch.inf)
+    monkeypatch.setitem(METHODS, "broken", lambda subject: maps)
+    with pytest.raises(ValueError, match="the broken map of image 1 has NaN or infinite values"):
+        signed_map("broken", Subject(random_vit(), IMAGES))
+
+
+@pytest.mark.parametrize("method", ["occlusion", "input_gradient", "center"])
+def test_a_grid_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(method, random_vit):
+    with pytest.raises(ValueError, match=r"was said to have 1 prefix tokens and 5 x 3 patches"):
+        explain(random_vit(), IMAGES, method, grid=(5, 3))

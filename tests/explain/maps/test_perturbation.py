@@ -218,3 +218,9 @@ def test_tokens_of_rotated_positions_cannot_be_dropped():
     assert not can_drop(subject)
     with pytest.raises(ValueError, match="choose 'occlusion'"):
         signed_map("token_drop", subject)
+
+
+def test_small_outputs_do_not_hide_that_positions_are_the_order_of_tokens(random_vit):
+    model = Around(PositionsByOrder(random_vit()), lambda vit, images: 1e-6 * vit(images)).eval()
+    assert not can_drop(Subject(model, IMAGES))
+    assert can_drop(Subject(Around(random_vit(), lambda vit, images: 1e-6 * vit(images)).eval(), IMAGES))

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, TWO_HEADS
 from vit.explain import attention_rollout, explain
-from vit.explain.maps.rollout import roll
+from vit.explain.maps.rollout import roll, with_residual
 
 FIRST, SECOND = TWO_HEADS[:, None]
 
@@ -228,3 +228,8 @@ def test_weights_that_are_no_numbers_are_refused():
     attn = torch.full((1, 1, 2, 2), torch.nan)
     with pytest.raises(ValueError, match="the attention of layer 0 contains NaN or infinity"):
         attention_rollout([attn])
+
+
+def test_a_row_of_nan_does_not_become_the_identity():
+    mixing = torch.full((1, 2, 2), torch.nan)
+    assert with_residual(mixing, 0.5).isnan().all()

@@ -139,3 +139,25 @@ def test_class_numbers_are_rows_with_one_label():
 def test_every_column_is_a_score_or_a_number_of_the_test(rows):
     names = {column.name for column in MultilabelClassifier.columns}
     assert names - MultilabelClassifier.test_fields.keys() <= evaluated(*rows).scores(NAMES).keys()
+
+
+def test_shares_of_a_label_are_refused(rows):
+    logits, labels = rows
+    with pytest.raises(ValueError, match="the labels of an evaluation hold shares between 0 and 1"):
+        evaluated(logits, 0.95 * labels)
+
+
+def test_a_class_that_is_never_said_has_no_precision(rows):
+    logits, labels = rows
+    scores = evaluated(logits, labels, thresholds=torch.tensor([0.5, 1.1, 0.5, 0.5, 0.5])).scores(NAMES)
+    assert scores["classes"][1]["precision"] is None
+    assert scores["classes"][1]["recall"] == 0.0
+
+
+def test_thresholds_keep_their_precision_in_a_model_of_half_precision():
+    sizes = {"image_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2, "num_classes": 2}
+    model = MultilabelClassifier(**sizes)
+    model.thresholds.copy_(torch.tensor([0.9985, 0.5]))
+    model.bfloat16()
+    assert model.network.head.weight.dtype == torch.bfloat16
+    assert model.thresholds.tolist() == pytest.approx([0.9985, 0.5], abs=1e-7)
