@@ -353,7 +353,7 @@ PARTS: dict[str, Part] = {
         file="overhead",
         minutes=4,
         commands=("overhead.py --rounds 7",),
-        sources=(*LOADING, *STEP, "vit/runs/record.py"),
+        sources=(*LOADING, *STEP, "vit/runs/record.py", "vit/training/compilation.py"),
         operations=("training",),
     ),
     "training_parts": Part(

@@ -46,7 +46,7 @@ def label_points(
                 if not any(box.overlaps(other) for other in taken):
                     break
         else:
-            text, box = inside[0]
+            text, box = inside[0] if inside else (text, box)
         text.set_visible(True)
         taken.append(box)
 

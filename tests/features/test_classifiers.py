@@ -86,5 +86,5 @@ def test_one_class_of_a_single_image_does_not_keep_the_penalty_from_being_chosen
     monkeypatch.setattr(GridSearchCV, "fit", lambda self, *args: chosen.append(len(args[1])) or search(self, *args))
     features, labels = clusters(30, 0.2, 0)
     lonely, labels = torch.cat([features, 9 + features[:1]]), torch.cat([labels, labels.max()[None] + 1])
-    assert linear_accuracy(lonely, labels, lonely, labels) == 1.0
+    assert linear_accuracy(lonely, labels, features, labels[:30]) == 1.0
     assert chosen == [30]

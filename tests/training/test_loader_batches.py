@@ -213,3 +213,12 @@ def test_an_unknown_normalisation_is_asked_for():
 def test_a_normalisation_that_leaves_other_pixels_than_from_0_to_1_is_said(capsys):
     BroughtBatches().read((torch.linspace(-4, 4, 48).reshape(3, 1, 4, 4), LABELS), module_of())
     assert "pixels go from -0.50 to 1.50 and not from 0 to 1" in capsys.readouterr().out
+
+
+def test_a_dark_batch_after_bright_ones_shows_that_a_loader_normalises():
+    batches, module = BroughtBatches(), module_of()
+    batches.read((0.4 + 0.5 * IMAGES, LABELS), module)  # normalised by 0.5 and 0.5, but all are bright
+    with pytest.raises(
+        ValueError, match="so they are normalised, and those of an earlier batch, or of another loader, w"
+    ):
+        batches.read((4 * IMAGES - 2, LABELS), module)

@@ -252,3 +252,9 @@ def test_a_model_keeps_the_options_that_it_was_built_with(path):
     copied.config["attention_kwargs"]["window"] = 1
     vit.save(model, path)
     assert_close(vit.load(path)(images), model(images), rtol=0, atol=0)
+
+
+def test_what_a_user_writes_on_a_model_does_not_count(model, path):
+    model.name, model.blocks[0].number = "mine", 3
+    vit.save(model, path)
+    assert path.exists()

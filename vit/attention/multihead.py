@@ -196,6 +196,7 @@ class MultiHeadAttention(nn.Module):
             check_context(self, context, angles)
             q = self.queries(x)
             if mask is not None:  # before the context is kept, so that a refused call keeps nothing
+                check_takes_mask(self)
                 check_mask(mask, (*q.shape[:3], context.shape[1]), q.device)
             if not cache.length:
                 cache.append(*self.keys_and_values(context, values))

@@ -252,12 +252,14 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
 
     Only the first two images are passed.
     """
+    check_pixels(images)
+    check_capturable(model)
     with torch.no_grad():
         one, other = (result_of(model(images[:2])) for _ in range(2))
     name = type(model).__name__
     if not one.isfinite().all():
         raise ValueError(
-            f"the logits of {name} are NaN or infinite: give model and images in float32, and look at both"
+            f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
         )
     moved, size = ((one - other).abs().max().item(), max(1.0, one.abs().max().item())) if one.numel() else (0.0, 1.0)
     if moved > (0.05 if is_half(model, one) else TOLERANCE) * size:

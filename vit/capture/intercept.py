@@ -100,27 +100,33 @@ class InterceptAttention(TorchFunctionMode):
     def __enter__(self) -> "InterceptAttention":
         """Replace the forward methods of our mechanisms and the functions of torch, and turn off checkpointing.
 
-        Other threads that intercept wait, since what is replaced belongs to the process.
+        Other threads that intercept wait, since what is replaced belongs to the process. Give each thread its own copy
+        of the model: what another thread runs on this one is intercepted, too.
         """
-        self.around.enter_context(ONE_AT_A_TIME)
         HALF.discard(self.model)
-        for module in self.model.modules():
-            if isinstance(module, Mechanism):
-                self._replace(module, "forward", partial(self._explicit_forward, module))
-            for name in CHECKPOINTING:
-                if vars(module).get(name) is True:
-                    self._replace(module, name, False)
-        self.around.enter_context(as_written())
+        with ExitStack() as around:
+            around.enter_context(ONE_AT_A_TIME)
+            around.callback(self._restore)
+            for module in self.model.modules():
+                if isinstance(module, Mechanism):
+                    self._replace(module, "forward", partial(self._explicit_forward, module))
+                for name in CHECKPOINTING:
+                    if vars(module).get(name) is True:
+                        self._replace(module, name, False)
+            around.enter_context(as_written())
+            self.around = around.pop_all()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Restore everything that was replaced."""
         with self.around:
             super().__exit__(*error)
-            for module, name, value in self.replaced:
-                delattr(module, name)
-                if value is not None:  # for example the forward set by an outer interception
-                    setattr(module, name, value)
+
+    def _restore(self) -> None:
+        for module, name, value in self.replaced:
+            delattr(module, name)
+            if value is not None:  # for example the forward set by an outer interception
+                setattr(module, name, value)
 
     def _replace(self, module: nn.Module, name: str, value: Any) -> None:
         self.replaced.append((module, name, vars(module).get(name)))

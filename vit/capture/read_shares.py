@@ -5,21 +5,24 @@ A head may read the class token, the mean of some tokens, both, or a weighted me
 Letters in the einops patterns: b batch, k logits, n tokens, h heads, m keys, d channels.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
-from vit.capture.moved import noise_like
 from vit.capture.trace import Boundary
 from vit.support.precision import at_least_float32
 
+SQUASHING = (torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh, Tensor.tanh, F.tanh)
 MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
 
 
@@ -46,12 +49,14 @@ class Reading:
         these weights. If all are 0 then, all tokens have share 1.
 
         Raises:
-            ValueError: If all norms are 0 for some images and not for noisy copies of them: the output is saturated.
+            ValueError: If the output of an image is saturated: all norms are 0, and not without the sigmoid or tanh, or
+                not for the other images.
         """
         norms = self._norms(model, images, contrast)
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():
-            still = images[flat]
-            if (norms > 0).any() or (self._norms(model, still + noise_like(still), None) > 0).any():
+            with _Unsquashed():
+                has_slopes = bool((self._norms(model, images[flat], None) > 0).any())
+            if has_slopes or (norms > 0).any():
                 raise ValueError(
                     f"the output of {type(model).__name__} is saturated, as a sigmoid near 0 or 1: its gradient is 0, "
                     "so which tokens it reads is not known: return the logits"
@@ -66,6 +71,16 @@ class Reading:
         if self.place:
             return _norms_at(self.place, model, images, contrast)
         return _norms_of_rows(self.call, model, images, contrast)
+
+
+class _Unsquashed(TorchFunctionMode):
+    """Within the context, sigmoid and tanh return their input."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, unless it squashes numbers into a range."""
+        return args[0] if func in SQUASHING and args else func(*args, **(kwargs or {}))
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:

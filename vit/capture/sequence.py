@@ -64,7 +64,9 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
     with torch.no_grad():
         check_logits_unchanged(model, found.logits, logits_of(model(*inputs)))
         if len(inputs[0]) > 1:
-            _check_first_alone(model, found, _captured(model, tuple(tensor[:1] for tensor in inputs)))
+            count = len(inputs[0])
+            alone = (tensor[:1] if tensor.ndim and len(tensor) == count else tensor for tensor in inputs)
+            _check_first_alone(model, found, _captured(model, tuple(alone)))
     if not found.decoder:
         raise ValueError(f"no attention of {type(model).__name__} is causal: capture_attention is for encoders")
     return found

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     subject = read_trained_model(model, options.root, options.images)
     if (count := len(subject.held_out.labels)) < FEWEST:
         raise ValueError(
-            f"the data hold {count} test images, and {FEWEST} are needed: of fewer, no share means anything"
+            f"the data hold out {count} images, and {FEWEST} are needed: of fewer, no share means anything"
         )
     answers: dict[str, Answer | str] = {}
     for question in progress(QUESTIONS, "questions"):

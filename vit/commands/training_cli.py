@@ -396,7 +396,10 @@ class ViTCLI(LightningCLI):
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
         source, data = self.trained.path, self.datamodule
-        weights = zlib.crc32(source.read_bytes()) if source.is_file() else source
+        if source.is_file():
+            weights: Any = zlib.crc32(source.read_bytes())
+        else:  # a distributed checkpoint, which a training that goes on may have replaced
+            weights = source, sorted((str(file), file.stat().st_mtime_ns) for file in source.rglob("*"))
         images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
         about = [getattr(data, "root", None), *(getattr(getattr(data, "files", None), name, None) for name in images)]
         how = [self._get(self.config, "optimize"), self._get(self.config, "trainer")["precision"]]

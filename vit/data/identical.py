@@ -86,7 +86,7 @@ def same_bytes(paths: Sequence[Path]) -> list[list[int]]:
     """Return the indices of each group of files with the same bytes, in their order.
 
     Files of a unique size are not read. Empty files, and files that cannot be read, are left to the decoder. For many
-    files, the result is kept in the cache, by the name, size and modification time of every file.
+    files, the result is kept in the cache, by the name, size and times of every file.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     key = hashlib.sha256()

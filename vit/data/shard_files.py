@@ -25,7 +25,7 @@ from vit.support.files import cache_folder, replacing
 from vit.support.printable import list_names, printable
 
 INDEX_SUFFIX = ".index.npy"
-INDEX_VERSION = 2  # of cached indices: raise it when a scan finds or refuses something else than before
+INDEX_VERSION = 3  # of cached indices: raise it when a scan finds or refuses something else than before
 CLASS_KEYS = ("cls", "label", "class")  # keys of a json file; the first that is there counts
 LABELS = (".cls", ".json")
 AS_JSON = '{"cls": 3}'
@@ -200,7 +200,7 @@ def scan(shard: Path) -> np.ndarray:
 def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, bytes, bytes]]:
     """Yield offset, size, digest, class and name of each image."""
     for stem, files in groupby(_files(tar, shard), key=itemgetter(0)):
-        image, label, noted, names = None, b"", b"", []
+        image, label, noted, names = None, b"", [], []
         for _, suffix, file in files:
             names.append(file.name)
             if suffix in FORMAT_OF:
@@ -211,9 +211,10 @@ def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, by
                 content = tar.extractfile(file).read()
                 if suffix == ".cls":
                     label = content.strip()
-                else:  # may be about something else than the class, so that .cls counts, wherever it stands
-                    noted = _class_of(content, f"{shard}/{file.name}") or noted
-        label = label or noted
+                else:
+                    noted.append((content, f"{shard}/{file.name}"))
+        if not label and noted:  # beside a .cls, a .json may be about something else
+            label = _class_of(*noted[-1])
         if image is not None:
             yield image.offset_data, image.size, 0, label, os.fsencode(image.name)
         elif label or any(why_not_read(Path(name)) != "no image" for name in names):

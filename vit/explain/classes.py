@@ -45,7 +45,7 @@ def check_one_of_several(model: nn.Module, logits: Tensor, measured: str) -> Non
     if thresholds_of(model) is not None:
         raise ValueError(
             f"{name} gives several labels an image, and {measured} is measured by the probability of one class: draw "
-            "its maps without scores"
+            "its maps, which need none"
         )
     if logits.ndim != 2:
         raise ValueError(f"{name} returned scores of shape {tuple(logits.shape)}, not one for each class (B, classes)")

@@ -21,7 +21,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.capture.anatomy import Anatomy, examine
+from vit.capture.anatomy import VARIES, Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
 from vit.capture.footprint import check_even
 from vit.explain import heatmap
@@ -323,7 +323,11 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
         names = dict(zip(places, ("class token", "distillation token"), strict=False))
     else:
         shares = None if anatomy.reads_more else anatomy.fixed_readout
-        read = [] if shares is None else [place for place in places if shares[place] > shares[patches].max()]
+        read = (
+            []
+            if shares is None
+            else [place for place in places if shares[place] > (1 + VARIES) * shares[patches].max()]
+        )
         # A class token that the logits do not read, as with mean pooling, is known by the name of its parameter alone.
         read = read or places[: bool(parameters & CLASS_TOKENS and patches.start)]
         names = {place: "class token" if len(read) == 1 else f"class token {i}" for i, place in enumerate(read)}

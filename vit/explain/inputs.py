@@ -70,7 +70,7 @@ class Taken(NamedTuple):
 
     @property
     def stretch(self) -> bool:
-        """Whether whole photographs are scaled, whatever their aspect ratio, as for a reader of texts."""
+        """Whether whole photographs are scaled, whatever their aspect ratio, as a reader of texts takes them."""
         return bool(self.settings.get("stretch")) or self.settings.get("crop_mode") == "squash"
 
     @property

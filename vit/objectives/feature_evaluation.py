@@ -109,7 +109,7 @@ class FeatureEvaluation:
         features, labels = self.rows["features"], self.rows["label"]
         self.feature_std = feature_std(features)
         # The rank of collapsed features is that of their rounding, which may be high.
-        self.effective_rank = effective_rank(features) if self.feature_std >= LEAST_STD else 1.0
+        self.effective_rank = 1.0 if self.feature_std < LEAST_STD else effective_rank(features)
         has_class = labels >= 0
         features, labels = features[has_class], labels[has_class]
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None

@@ -100,7 +100,8 @@ class RunCheckpoint(ModelCheckpoint):
         """
         best = self.origin.with_name(f"{self.filename}{self.FILE_EXTENSION}")
         old, new = self.origin if self.monitor is None else best, Path(self.dirpath) / best.name
-        if not old.exists() or (old != self.origin and _step_of(old) > self.resumed_step):
+        may_be_newer = old != self.origin and self.origin.name != f"last{self.FILE_EXTENSION}"
+        if not old.exists() or (may_be_newer and _step_of(old) > self.resumed_step):
             return
         if old != new:
             self._copy(old, new)

@@ -109,8 +109,16 @@ def are_normalised(images: Tensor) -> bool:
     return True
 
 
+def _is_far_below_zero(images: Tensor) -> bool:
+    """Return whether pixels are as dark as those of normalised images; reading them would wait for a GPU."""
+    is_asked = images.device.type == "cpu" and images.is_floating_point() and images.numel() > 0
+    return is_asked and images.min().item() < -1
+
+
 class BroughtBatches:
     """Reads the batches of users' own loaders. The first batch of each loader tells whether its images are normalised.
+
+    On a CPU, a later batch that contradicts it is refused.
 
     Objectives normalise images themselves, so that a trained model takes photographs. The normalisation of a loader is
     therefore undone with the same mean and deviation, and the model sees what the loader gave.
@@ -136,7 +144,8 @@ class BroughtBatches:
         images, labels = pair_of(batch)
         is_new = self.normalised is None
         is_first, self.is_first = self.is_first or is_new, False
-        if is_first:
+        # A first batch of bright images may not tell.
+        if is_first or (not self.normalised and _is_far_below_zero(images)):
             self._ask(images)
         if labels is not None:
             labels = labels if labels.is_floating_point() else labels.long()
@@ -169,7 +178,7 @@ class BroughtBatches:
         return plain, labels
 
     def _ask(self, images: Tensor) -> None:
-        """Note whether the first batch of a loader is normalised; a ValueError if that of another loader differs."""
+        """Note whether a batch is normalised; a ValueError if an earlier one, or that of another loader, differs."""
         found = are_normalised(images)
         if self.normalised is None:
             self.normalised = found
@@ -177,7 +186,7 @@ class BroughtBatches:
             are, were = ("are", "were not") if found else ("are not", "were")
             raise ValueError(
                 f"the pixels of a batch go from {images.min():.2f} to {images.max():.2f}, so they {are} normalised, "
-                f"and those of the training, or of another loader, {were}: normalise all or none"
+                f"and those of an earlier batch, or of another loader, {were}: normalise all or none"
                 + ("" if found else ", and take larger batches if these images are only bright")
             )
 

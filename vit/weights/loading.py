@@ -92,8 +92,9 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
     """Copy trained weights into a model; return what was changed and what stays the model's own.
 
     Patch embedding and positions are resized to the model's patches and images. The head stays the model's own if the
-    classes differ in number or, if both are known, in name. So do positions that are not learned, and tokens that the
-    trained model lacks. Of an ``ImageCompleter``, which embeds colours, the blocks and the last norm are taken.
+    classes differ in number or, if both are known, in name. So do rotary positions, positions of another kind, and
+    tokens that the trained model lacks. Of an ``ImageCompleter``, which embeds colours, the blocks and the last norm
+    are taken.
 
     >>> model = VisionTransformer(image_size=96, patch_size=8, embed_dim=128, depth=6, num_heads=4, mlp_ratio=2)
     >>> print(start_from(model, "cifar10"))

@@ -109,7 +109,7 @@ def check_unchanged(model: VisionTransformer) -> None:
         )
         raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}: {remedy}")
     rebuilt = outline(model.config, "model.config")
-    modules, expected = _list_modules(model), _list_modules(rebuilt)
+    modules, expected = _list_modules(model, rebuilt), _list_modules(rebuilt, rebuilt)
     names = sorted(modules.keys() | expected.keys())
     changed = next((name for name in names if modules.get(name) != expected.get(name)), None)
     if changed is not None:
@@ -117,21 +117,28 @@ def check_unchanged(model: VisionTransformer) -> None:
     check_same_tensors(rebuilt, model.state_dict(), "the model", "vit.save takes a model with its own weights")
 
 
-def _list_modules(model: nn.Module) -> dict[str, str]:
+def _list_modules(model: nn.Module, rebuilt: nn.Module) -> dict[str, str]:
     """Return type and settings of each module inside a model by its name, and the settings of the model itself."""
+    known = dict(rebuilt.named_modules(remove_duplicate=False))
     modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
-    # The training changes the rate of PatchDrop.
-    kinds = {name: "" if isinstance(module, PatchDrop) else f"{type(module)} " for name, module in modules.items()}
-    settings = {name: "" if not kind else _settings(modules[name]) for name, kind in kinds.items()}
-    return {name: kinds[name] + settings[name] for name in kinds} | {"the model": _settings(model)}
+    listed = {"the model": _settings(model, rebuilt)}
+    for name, module in modules.items():
+        # The training changes the rate of PatchDrop.
+        settings = "" if isinstance(module, PatchDrop) else _settings(module, known.get(name, module))
+        listed[name] = f"{type(module)} {settings}"
+    return listed
 
 
-def _settings(module: nn.Module) -> str:
-    """Return the settings of a module; those of ours are its attributes that are numbers, words or pairs of them."""
+def _settings(module: nn.Module, rebuilt: nn.Module) -> str:
+    """Return the settings of a module; those of ours are the attributes that are numbers, words or pairs of them.
+
+    Attributes that the rebuilt module lacks, such as a name that a user gave, are left out.
+    """
     is_ours = type(module).__module__.startswith("vit.")
     plain = {
         name: value
         for name, value in (vars(module).items() if is_ours else ())
-        if name[0] != "_" and name not in OF_TRAINING and isinstance(value, bool | int | float | str | tuple | None)
+        if name in vars(rebuilt) and name[0] != "_" and name not in OF_TRAINING
+        if isinstance(value, bool | int | float | str | tuple | None)
     }
     return f"{module.extra_repr()} {plain}"

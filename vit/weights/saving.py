@@ -162,7 +162,10 @@ def _write_folder(model: VisionTransformer, library: Format, state: State, folde
 
 
 def _processor_of_transformers(data: Mapping[str, Any], model: VisionTransformer) -> dict[str, Any]:
-    """Return a preprocessor_config.json that prepares images as this package does."""
+    """Return a preprocessor_config.json that prepares images as this package does.
+
+    Oblong images are stretched there, since transformers cuts no oblong centre out of a photograph of any shape.
+    """
     image_size, in_channels = model.patch_embed.image_size, model.patch_embed.in_channels
     size = {"height": image_size[0], "width": image_size[1]}
     common = {"image_mean": list(data["mean"]), "image_std": list(data["std"]), "resample": 3}  # bicubic

@@ -229,14 +229,14 @@ def _read_data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str
     data = _read_names(config, str(folder / "config.json"))
     preprocessor = folder / "preprocessor_config.json"
     found = _read_json(preprocessor) if preprocessor.is_file() else {}
-    return data | _read_images_of_transformers(found)
+    return data | _read_images_of_transformers(found, config.get("num_channels", 3))
 
 
-def _read_images_of_transformers(found: dict[str, Any]) -> dict[str, Any]:
+def _read_images_of_transformers(found: dict[str, Any], channels: int) -> dict[str, Any]:
     """Return how a preprocessor_config.json scales, crops and normalises images."""
     data = {name: found[f"image_{name}"] for name in ("mean", "std") if f"image_{name}" in found}
     if found.get("do_normalize") is False:
-        data |= {"mean": [0.0] * 3, "std": [1.0] * 3}
+        data |= {"mean": [0.0] * channels, "std": [1.0] * channels}
     size, crop = found.get("size"), found.get("crop_size")
     if isinstance(size, Mapping) and "height" in size and not found.get("do_center_crop"):
         data["stretch"] = True  # whole photographs are scaled to this height and width

@@ -285,7 +285,7 @@ def test_a_map_that_is_no_number_is_refused(random_vit, monkeypatch):
         signed_map("broken", Subject(random_vit(), IMAGES))
 
 
-@pytest.mark.parametrize("method", ["occlusion", "input_gradient", "center"])
+@pytest.mark.parametrize("method", ["occlusion", "input_gradient", "edges"])
 def test_a_grid_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(method, random_vit):
     with pytest.raises(ValueError, match=r"was said to have 1 prefix tokens and 5 x 3 patches"):
         explain(random_vit(), IMAGES, method, grid=(5, 3))

@@ -55,8 +55,8 @@ def share_highest(values: Tensor, count: int | Tensor) -> Tensor:
 
     ``count`` is one number for all rows, or one for each, (B, 1).
     """
-    place = torch.as_tensor(count - 1, device=values.device).expand(len(values), 1)
-    last = values.sort(dim=-1, descending=True).values.gather(1, place)
+    count = torch.as_tensor(count, device=values.device)
+    last = values.sort(dim=-1, descending=True).values.gather(1, (count - 1).expand(len(values), 1))
     above, tied = values > last, values == last
     share = (count - above.sum(dim=-1, keepdim=True)) / tied.sum(dim=-1, keepdim=True)
     return above + tied * share

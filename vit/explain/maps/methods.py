@@ -138,6 +138,6 @@ def signed_map(method: str, subject: Subject, **options: Any) -> Tensor:
         image = int((~finite).nonzero()[0])
         raise ValueError(
             f"the {method} map of image {image} has NaN or infinite values, as of numbers too large for "
-            f"{subject.images.dtype}: give the model and the images in float32"
+            f"{subject.images.dtype}: leave the image out, or choose another method or a wider dtype"
         )
     return maps

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vit.attention.mechanisms import Mechanism
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention import check_logits_unchanged, logits_of
-from vit.capture.moved import rounding
+from vit.capture.moved import MARGIN, rounding
 from vit.explain.maps.gradients import CAPTUM, SAMPLES_AT_ONCE
 from vit.explain.maps.subject import Subject
 from vit.support.extras import import_extra
@@ -100,7 +100,8 @@ def can_drop(subject: Subject) -> bool:
             other = logits_with_tokens(subject.model, anatomy, image, moved[None])
             check_logits_unchanged(subject.model, other, plain)
             # Small outputs, as probabilities of many classes, hardly move at all: compare with half of the patches.
-            if (other - plain).abs().max() > MOVED_BY_ORDER * (without_half - plain).abs().max() + rounding(plain):
+            allowed = MOVED_BY_ORDER * (without_half - plain).abs().max() + MARGIN * rounding(plain)
+            if (other - plain).abs().max() > allowed:
                 return False
         return subject.logits_are_made_of(anatomy.parts.entry)
     except ValueError:  # also raised if attention cannot be captured

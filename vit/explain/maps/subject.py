@@ -17,6 +17,7 @@ from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, pa
 from vit.capture.attention import check_capturable, check_pixels, check_steady, differentiable, logits_of, two_of
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
+from vit.capture.logits import result_of
 from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip
 from vit.capture.trace import Boundary
@@ -24,6 +25,15 @@ from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
 
 Target = int | str | Sequence[int | str] | Tensor | None
+
+
+def check_finite_logits(logits: Tensor) -> None:
+    """Raise a ValueError if the logits of an image (B, ...) are NaN or infinite."""
+    if not (finite := logits.isfinite().flatten(1).all(dim=1)).all():
+        raise ValueError(
+            f"the logits of image {int((~finite).nonzero()[0])} are NaN or infinite: leave it out, or look at the "
+            "weights; float16 ends at 65,504, and float32 does not"
+        )
 
 
 @dataclass
@@ -95,6 +105,8 @@ class Subject:
         """Raise a ValueError if the logits of an image read anything but its last tokens."""
         self.anatomy.check_reads_last()
         if not self._passes_alike:
+            with torch.no_grad():
+                check_finite_logits(result_of(self.model(self.images)))
             raise ValueError(
                 f"{type(self.model).__name__} passes some of these images another way than the first two (through "
                 "another number of layers, or its logits read tokens of another layer): give images one at a time, or "
@@ -129,11 +141,7 @@ class Subject:
                 "(B, classes): wrap it in a module that returns such, for example the mean over places, or choose "
                 "attention, rollout, value or value_rollout, which need no class"
             )
-        if not (finite := logits.isfinite().all(dim=1)).all():
-            raise ValueError(
-                f"the logits of image {int((~finite).nonzero()[0])} are NaN or infinite: give model and images in "
-                "float32, or leave this image out"
-            )
+        check_finite_logits(logits)
         return logits
 
     @cached_property

@@ -61,7 +61,8 @@ class MultilabelClassifier(ViTClassifier):
         """Keep the thresholds in float32: in half precision, one near 1 would become 1, which no image reaches."""
         thresholds = self.thresholds
         super()._apply(fn, recurse)
-        self.thresholds = thresholds.to(self.thresholds.device)
+        # Tensors on the meta device have no values to keep.
+        self.thresholds = self.thresholds.float() if thresholds.is_meta else thresholds.to(self.thresholds.device)
         return self
 
     def check_labels(self, labels: Tensor) -> None:
