@@ -40,9 +40,9 @@ def load_decoded(files: ImageFiles, num_workers: int, *, skip_damaged: bool = Fa
 
     Messages about the files are in ``unreadable`` and ``notes``, both of ``files`` and of the returned files.
 
-    The key of the cached array is the name, size and times of its last changes of every file, and the image size, so a changed
-    data set is decoded again. So is one whose array fails its checksum. Writing an array deletes those that no run has
-    read for 30 days.
+    The key of the cached array is the image size, and the name, size and times of last change of every file, so a
+    changed data set is decoded again. So is one whose array fails its checksum. Writing an array deletes those that no
+    run has read for 30 days.
 
     Args:
         files: The image files.
