@@ -175,15 +175,12 @@ def test_fixed_positions_are_resized_as_the_model_resizes_them():
 
 
 def test_rotary_positions_that_are_relative_to_the_grid_of_the_training_keep_it():
-    source = trained(pos_embed="rope_eva")
+    source, images = trained(pos_embed="rope_eva"), images_of()
     torch.nn.init.zeros_(source.pos_embed)  # which rotary models have
     with pytest.raises(ValueError, match=r"relative to the grid of the training, \(3, 3\), which would be lost with"):
         vit.load(source, image_size=(20, 8))
-    assert_close(
-        vit.load(source, num_classes=0)(images_of()),
-        source.forward_head(source.forward_features(images_of()), pre_logits=True),
-        **EXACT,
-    )
+    expected = source.forward_head(source.forward_features(images), pre_logits=True)
+    assert_close(vit.load(source, num_classes=0)(images), expected, **EXACT)
 
 
 def test_half_precision_is_resized_in_single_precision(tmp_path):
