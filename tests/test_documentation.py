@@ -283,3 +283,17 @@ def test_most_of_the_former_lead_in_speed_is_what_the_last_block_left_out():
     measured = [cell["rows"].get("ours, class token alone") for cell in results("throughput").values()]
     for ours in filter(None, measured):
         assert 1 / ours["computed"] - 1 > (ours["against_best_peer"][1] - 1) / 2
+
+
+def test_the_lines_of_a_report_are_those_of_the_notebook():
+    printed = " ".join(notebook_text(ROOT / "notebooks/attention_rollout.ipynb").split())
+    block = re.search(r"Three lines of the report.*?```text\n(.*?)```", TEXT[ROOT / "docs/trust.md"], re.DOTALL)[1]
+    lines = re.split(r"\n(?=green|amber|red)", block)
+    assert len(lines) == 3
+    for line in lines:
+        assert " ".join(line.split()) in printed
+
+
+def notebook_text(path):
+    outputs = (output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", ()))
+    return "\n".join("".join(output.get("data", {}).get("text/plain", ())) for output in outputs)

@@ -40,7 +40,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it for mosaics of the packaged model; other models, once trained on mosaics, do better by relevance",
+        "Take it as a second opinion; it is the best on mosaics of the packaged model",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",

@@ -261,7 +261,7 @@ def test_the_overview_counts_the_answers_and_links_each_sentence(monkeypatch, tm
     cells = wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9})
     (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
     first, _, _, _, *rows = claims.overview().splitlines()
-    assert first == 'Of 2 sentences, the answer is 1 "holds here", 0 "does not hold here", 1 "cannot tell".'
+    assert first == 'Of 3 sentences, the answer is 2 "holds here", 0 "does not hold here", 1 "cannot tell".'
     assert [row.split(" | ")[1].strip(" |") for row in rows] == [row["answer"] for row in claims_norms.rows(cells)]
     assert all("](#residual-connections-and-norms)" in row for row in rows)
 
@@ -291,14 +291,14 @@ def wired(**accuracies):
     }
 
 
-def test_residual_connections_and_norms_are_two_sentences():
-    residual, norms = claims_norms.rows(wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9}))
-    assert (residual["answer"], norms["answer"]) == (HOLDS, OPEN)
+def test_residual_connections_and_the_warm_ups_of_both_norms_are_three_sentences():
+    residual, post, pre = claims_norms.rows(wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9}))
+    assert [row["answer"] for row in (residual, post, pre)] == [HOLDS, OPEN, HOLDS]
     assert "+40.0 points" in residual["measured"]
-    _, norms = claims_norms.rows(wired(**{"post, depth 12, warm-up": 0.9}))
-    assert norms["answer"] == HOLDS
-    _, norms = claims_norms.rows(wired(**{"post, depth 12": 0.9}))
-    assert norms["answer"] == FAILS
+    _, post, pre = claims_norms.rows(wired(**{"post, depth 12, warm-up": 0.9, "pre, depth 12, warm-up": 0.9}))
+    assert (post["answer"], pre["answer"]) == (HOLDS, FAILS)
+    _, post, _ = claims_norms.rows(wired(**{"post, depth 12": 0.9}))
+    assert post["answer"] == FAILS
 
 
 def test_a_difference_without_spread_is_itself():
