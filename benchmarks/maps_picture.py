@@ -16,7 +16,7 @@ from vit.explain.panels import Bar, Look, Panel, Picture, draw_panels
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/maps.png"
 CLASSES = ("cat", "frog", "ship")
-METHODS = ("gradient_rollout", "rollout", "random")
+METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))

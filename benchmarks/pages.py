@@ -241,8 +241,8 @@ def highlights() -> str:
         f"{fast['beside the best compiled']} times as fast as the best of them compiled (32-bit numbers, "
         f"{speed['batch']} images at a time{out_of_date([speed])}).",
         "**Its maps are tested**: we remove patches in the order of a map and watch the probability of the class. On "
-        f"the packaged model, `attnlrp` scores {drop['attnlrp']:.2f}, `gradient_rollout` "
-        f"{drop['gradient_rollout']:.2f}, the usual `rollout` {drop['rollout']:.2f}, and the best map that ignores the "
+        f"the packaged model, `attnlrp` scores {drop['attnlrp']:.2f}, `relevance` "
+        f"{drop['relevance']:.2f}, the usual `rollout` {drop['rollout']:.2f}, and the best map that ignores the "
         f"model {drop[control]:.2f} ({maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}).",
     )
     text = "\n".join(f"- {line}" for line in lines)
@@ -448,7 +448,7 @@ def maps_found() -> str:
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
 QUESTIONS = (
     ("Which patches does the prediction rest on? (a pass for each patch)", ("token_drop", "occlusion"), "drop"),
-    ("The same, quickly (one backward pass)", ("gradient_rollout", "relevance"), "drop"),
+    ("The same, quickly (one backward pass)", ("attnlrp", "relevance"), "drop"),
     ("Are the values right, and not only their order?", ("occlusion", "token_drop"), "SaCo"),
     ("Where is the object that decides, among others?", ("value_rollout", "attnlrp"), "hits"),
     ("Where is the photograph that I ask about?", ("token_drop", "occlusion"), "mosaics"),

@@ -30,17 +30,17 @@ MAPS = {
     "gradient_rollout": Word(
         "Rollout of the attention that raises the score of the class",
         "product of normalised((mean over heads of A * dy/dA)+ + I)",
-        "Take it first: the best of one backward pass in three trainings, though not in the packaged model",
+        "Take it beside relevance, which adds layers up where this multiplies them",
     ),
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
         "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it as a second opinion at the same cost",
+        "Take it first: the best by dropped tokens of one backward pass, after attnlrp",
     ),
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it as a second opinion; it is the best on mosaics of the packaged model",
+        "Take it as a second opinion; with gradcam, it is the best on mosaics of the packaged model",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -75,7 +75,7 @@ MAPS = {
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if all paths must count: the best in the packaged model; its authors' library calls it patented",
+        "Take it if you may: it is the best, but its authors' library calls it patented, and free for science alone",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),

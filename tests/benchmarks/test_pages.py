@@ -107,7 +107,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
             cell |= {"stale": "vit has changed"} if "torchvision loader" in cell["recipe"] else {}
 
     def draw(cells):
-        scores = {"attnlrp": 0.75, "gradient_rollout": 0.5, "rollout": 0.25, "center": 0.125}
+        scores = {"attnlrp": 0.75, "relevance": 0.5, "rollout": 0.25, "center": 0.125}
         for cell in cells.values():
             for row in cell.get("photographs", ()):
                 row["drop"][0] = scores.get(row["method"], 0.0)
@@ -120,7 +120,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert learns.endswith("reaches 62.5 ± 0.0 % by its strongest recipe.")  # its defaults are out of date
     assert re.search(r"\d\.\d\d times as fast", fast)
     assert fast.endswith("compiled (32-bit numbers, 128 images at a time (out-of-date)).")
-    assert "`attnlrp` scores 0.75, `gradient_rollout` 0.50, the usual `rollout` 0.25, and the best map" in maps
+    assert "`attnlrp` scores 0.75, `relevance` 0.50, the usual `rollout` 0.25, and the best map" in maps
     assert "that ignores the model 0.12 (50 images" in maps
     assert note == "A result that is out of date was measured with older code."
     for name in ("accuracy", "inference", "explanations"):

@@ -77,12 +77,12 @@ def test_the_command_writes_an_overlay_on_the_photograph_and_names_it(here, monk
     assert printed.err == ""
     first, second, third, fourth, last = printed.out.splitlines()
     assert first.removeprefix("photo.png: ").split(" (")[0] in NAMES
-    assert second == "  explained/photo_gradient_rollout.png"
+    assert second == "  explained/photo_relevance.png"
     assert third == "explained/cells.csv: the cells of all maps, in pixels of the photographs"
     assert fourth == "explained/sheet.png: all on one sheet"
     assert last == f"note: {NOT_MEASURED} Measure yours: --trust"
-    with Image.open(here / "explained/photo_gradient_rollout.png") as picture:
-        assert picture.info["Description"] == f"gradient_rollout of {first}"
+    with Image.open(here / "explained/photo_relevance.png") as picture:
+        assert picture.info["Description"] == f"relevance of {first}"
         assert picture.width > 520  # 13 times 40, and a margin
 
 
@@ -198,7 +198,7 @@ def test_classes_are_chosen_by_name_or_number(here, capsys):
     main(["photo.png", "--checkpoint", "best.ckpt", "--target", "dog", "--versus", "2", "--method", "rollout"])
     printed = capsys.readouterr().out
     assert "  why dog, and not bird?" in printed
-    assert "note: maps of rollout are the same for every class; --method gradient_rollout depends on it" in printed
+    assert "note: maps of rollout are the same for every class; --method relevance depends on it" in printed
 
 
 def test_the_page_has_the_maps_that_were_asked_for_and_names_model_and_file(here):
@@ -285,7 +285,7 @@ def test_all_methods_are_drawn_on_one_sheet_and_those_that_do_not_fit_are_named(
 @pytest.mark.parametrize("kind", ["svg", "pdf"])
 def test_pictures_are_drawings_if_asked_for_and_have_the_size_asked_for(here, kind):
     main(["photo.png", "--checkpoint", "best.ckpt", "--format", kind, "--size", "200"])
-    written = (here / f"explained/photo_gradient_rollout.{kind}").read_bytes()
+    written = (here / f"explained/photo_relevance.{kind}").read_bytes()
     assert written.startswith({"svg": b"<?xml", "pdf": b"%PDF"}[kind])
     assert (here / f"explained/sheet.{kind}").exists()
 
@@ -300,7 +300,7 @@ def test_two_models_stand_side_by_side_each_with_its_own_answer(here, capsys):
     assert cells.endswith("(best.ckpt)")
     assert compared.endswith("(other.ckpt)")
     for name, patches in (("cells", 6), ("cells_compared", 24)):
-        assert len(values_of(here / f"explained/{name}.csv")["gradient_rollout"]) == patches
+        assert len(values_of(here / f"explained/{name}.csv")["relevance"]) == patches
     with Image.open(path.strip()) as picture:
         assert picture.width > 2 * 520
 
@@ -390,7 +390,7 @@ def test_without_a_checkpoint_it_takes_the_model_of_the_package_and_says_so(here
     assert first.endswith("ship, truck. --checkpoint FILE takes yours")
     assert second.startswith("photo.png: ")
     assert last == "explained/sheet.png: all on one sheet"
-    assert (here / "explained/photo_gradient_rollout.png").exists()
+    assert (here / "explained/photo_relevance.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,48 @@ from vit.explain import CLASS_AGNOSTIC, CONTROLS, explain
 from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
 
 TABLE = Path(__file__).parents[2] / "benchmarks/results/explanations.json"
+TRUST = Path(__file__).parents[2] / "docs/trust.md"
 CELLS = {name: cell for name, cell in json.loads(TABLE.read_text()).items() if "photographs" in cell}
 TRAINED = [name for name, cell in CELLS.items() if cell["recipe"] == "cifar10_quick"]
 COSTLY = 10  # times the time of the default; a pass for each patch is 20 times or more
+PATENTED = "attnlrp"  # so its authors' library says: a user has to ask for it
 
 
 @pytest.mark.parametrize("measure", ["drop", "fill", "SaCo"])
 @pytest.mark.parametrize("cell", TRAINED)
-def test_the_default_is_above_every_control_and_not_surely_below_a_method_of_its_cost(cell, measure):
+def test_the_default_is_not_surely_below_a_free_method_of_its_cost(cell, measure):
     rows = {row["method"]: row for row in CELLS[cell]["photographs"]}
-    _, low, high = rows[DEFAULT_METHOD][measure]
-    assert all(rows[control][measure][2] < low for control in CONTROLS if control in rows)
     affordable = [row for row in rows.values() if row["ms"] < COSTLY * rows[DEFAULT_METHOD]["ms"]]
-    assert all(row[measure][1] <= high for row in affordable)
+    assert len(affordable) > 6
+    assert all(row[measure][1] <= rows[DEFAULT_METHOD][measure][2] for row in affordable if row["method"] != PATENTED)
+
+
+@pytest.mark.parametrize("measure", ["drop", "SaCo"])
+@pytest.mark.parametrize("cell", TRAINED)
+def test_the_default_is_above_every_control_and_above_the_other_free_methods_of_its_cost_by_mean(cell, measure):
+    rows = {row["method"]: row for row in CELLS[cell]["photographs"]}
+    assert all(rows[control][measure][2] < rows[DEFAULT_METHOD][measure][1] for control in CONTROLS)
+    means = {name: row[measure][0] for name, row in rows.items() if row["ms"] < COSTLY * rows[DEFAULT_METHOD]["ms"]}
+    assert sorted(means, key=means.get)[-2:] == [DEFAULT_METHOD, PATENTED]
+
+
+def test_by_painted_patches_a_bell_in_the_centre_is_not_surely_worse_than_the_default_in_two_trainings():
+    undecided = 0
+    for name in TRAINED:
+        fill = {row["method"]: row["fill"] for row in CELLS[name]["photographs"]}
+        undecided += fill["center"][2] >= fill[DEFAULT_METHOD][1]
+        assert all(fill[control][2] < fill[PATENTED][1] for control in CONTROLS)
+    assert (undecided, len(TRAINED)) == (2, 3)
+    words = f"`{DEFAULT_METHOD}` is not surely above the bell in the centre in two of the three trainings"
+    assert words in " ".join(TRUST.read_text().split())
 
 
 def test_the_default_is_above_every_control_on_the_packaged_model_but_below_the_two_maps_of_its_card():
     (cell,) = (CELLS[name] for name in CELLS if name not in TRAINED)
     drop = {row["method"]: row["drop"] for row in cell["photographs"]}
     assert all(drop[control][2] < drop[DEFAULT_METHOD][1] for control in CONTROLS)
-    better = sorted((name for name in drop if drop[name][0] > drop[DEFAULT_METHOD][0]), key=lambda name: -drop[name][0])
-    assert better == ["attnlrp", "gradcam"]
+    better = sorted((name for name in drop if drop[name][1] > drop[DEFAULT_METHOD][0]), key=lambda name: -drop[name][0])
+    assert better == [PATENTED, "gradcam"]
     card = (TABLE.parents[2] / "vit/weights/cifar10.md").read_text()
     assert f"Take `{better[0]}` or `{better[1]}`" in card
     assert all(
@@ -40,11 +60,11 @@ def test_the_default_is_above_every_control_on_the_packaged_model_but_below_the_
 
 
 def test_the_note_on_other_models_names_the_best_map_by_removed_tokens_and_the_default():
-    for cell in CELLS.values():
-        worth = {row["method"]: row["drop"][0] for row in cell["photographs"]}
-        if "token_drop" in worth:  # not of the packaged model, whose 256 patches take too long
-            assert max(worth, key=worth.get) == "token_drop"
-    assert re.findall(r"\w+_\w+", NOT_MEASURED) == ["token_drop", DEFAULT_METHOD]
+    for name in TRAINED:
+        worth = {row["method"]: row["drop"][0] for row in CELLS[name]["photographs"]}
+        assert max(worth, key=worth.get) == PATENTED
+    assert f"{PATENTED} shows best" in NOT_MEASURED
+    assert f"and {DEFAULT_METHOD} of the other maps of one backward pass" in NOT_MEASURED
 
 
 def test_the_default_depends_on_the_class():

@@ -559,12 +559,12 @@ def test_the_bar_says_what_it_measures_and_what_equal_attention_would_be(page):
 
 def test_maps_of_the_model_are_shown_in_place_of_attention(page, model, image):
     name = page.locator("#kinds button").nth(1).inner_text()
-    assert re.fullmatch(r"gradient_rollout: why kind [A-G]\?", name)
-    truth = signed_map("gradient_rollout", Subject(model, image[None]))[0]
+    assert re.fullmatch(r"relevance: why kind [A-G]\?", name)
+    truth = signed_map("relevance", Subject(model, image[None]))[0]
     click_button(page, name)
     row, column = divmod(truth.argmax().item(), 4)
     assert page.locator("#top li").first.inner_text().split("\n") == [f"row {row}, column {column}", "1.00"]
-    times = f"{truth.max() / truth.clamp(min=0).mean():.2g} times the mean"
+    times = f"{truth.max() / truth.clamp(min=0).mean():#.2g} times the mean"
     assert times in page.locator("#scale").inner_text()
     expected = overlay(displayed_pixels(image, None, None).permute(2, 0, 1)[None], truth[None].clamp(min=0))[0]
     assert (
@@ -627,7 +627,7 @@ def test_contributions_are_of_the_class_that_is_asked_about(model, image):
     page = data_of(explorer(model, image, class_names=NAMES, target=2, versus=4))
     found = contributions(model, image[None], 2, versus=4)
     assert page["asked"] == "kind C rather than kind E"
-    assert page["mapNames"] == ["gradient_rollout: why kind C, and not kind E?"]
+    assert page["mapNames"] == ["relevance: why kind C, and not kind E?"]
     assert page["terms"]["logit"] == pytest.approx(found.logits.item())
     assert_close(unpack(page["terms"]["heads"], torch.float32).view(found.heads[0].shape), found.heads[0])
 
@@ -643,7 +643,7 @@ def test_a_model_whose_logits_are_no_such_sum_says_why(browser, image, tmp_path)
 
 
 def test_a_map_of_the_package_says_what_it_is_and_one_of_ones_own_does_not(page_text, model, image):
-    assert data_of(page_text)["mapWords"] == [str(MAPS["gradient_rollout"])]
+    assert data_of(page_text)["mapWords"] == [str(MAPS["relevance"])]
     assert data_of(explorer(model, image, maps={"mine": torch.rand(3, 4)}))["mapWords"] == [""]
 
 

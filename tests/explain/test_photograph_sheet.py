@@ -155,7 +155,7 @@ def test_in_python_one_map_of_one_photograph_is_a_picture_and_several_are_a_shee
     image = photograph(60, 40)
     one = picture(model, image, target="dog", size=300)
     assert one.boxes[0][2] - one.boxes[0][0] == 300
-    assert "gradient_rollout of PIL image" in one.description
+    assert "relevance of PIL image" in one.description
     assert len(picture(model, [image, image], ["rollout", "relevance"], target=["dog", "cat"]).boxes) == 2 * 3
     with pytest.raises(ValueError, match="target has 1 classes for 2 images"):
         picture(model, [image, image], target=["dog"])
