@@ -70,7 +70,7 @@ MAPS = {
     "token_drop": Word(
         "How much the score falls when the token of a patch is left out",
         "y(all) - y(all but one token)",
-        "Take it if a pass for each patch is affordable: it is the best where tokens are dropped",
+        "Take it if a pass for each patch is affordable: of the free methods, it is the best where tokens are dropped",
     ),
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",

@@ -75,7 +75,9 @@ def test_each_loader_is_asked_whether_it_normalises():
     data, module = OnlyTrained(), model(mean=OwnData.mean, std=OwnData.std)
     trainer().fit(module, data)
     for evaluate in (trainer().test, trainer().predict):
-        with pytest.raises(ValueError, match=r"from 0.00 to 1.00, so they are not normalised, and those of an earlier batch"):
+        with pytest.raises(
+            ValueError, match=r"from 0.00 to 1.00, so they are not normalised, and those of an earlier batch"
+        ):
             evaluate(module, data)
 
 
