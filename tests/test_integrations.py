@@ -187,6 +187,31 @@ def test_a_processor_that_does_not_normalise_is_followed(tmp_path):
     assert (found["mean"], found["std"], found["crop_ratio"]) == ([0.0] * 3, [1.0] * 3, 0.8)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"size": 16, "feature_extractor_type": "ViTFeatureExtractor"}, {"stretch": True, "crop_ratio": 1.0}),
+        ({"size": 20, "crop_size": 16, "do_center_crop": True}, {"stretch": True, "crop_ratio": 0.8}),
+        (
+            {"size": {"height": 20, "width": 20}, "crop_size": {"height": 16, "width": 16}, "do_center_crop": True},
+            {"stretch": True, "crop_ratio": 0.8},
+        ),
+        (
+            {"size": 20, "crop_size": 16, "do_center_crop": True, "feature_extractor_type": "CLIPFeatureExtractor"},
+            {"crop_ratio": 0.8},
+        ),
+        ({"rescale_factor": 1.0, "image_mean": [102.0] * 3, "image_std": [51.0] * 3}, {"mean": [0.4] * 3}),
+        ({"do_rescale": False, "image_mean": [102.0] * 3, "image_std": [51.0] * 3}, {"std": [0.2] * 3}),
+    ],
+)
+def test_processors_of_all_ages_and_ranges_are_followed(settings, expected, tmp_path):
+    vit.save(small(pool="cls"), tmp_path / "folder", format="transformers")
+    (tmp_path / "folder/preprocessor_config.json").write_text(json.dumps(settings))
+    found = vit.load(tmp_path / "folder").pretrained_cfg
+    assert {name: found[name] for name in expected} == {name: pytest.approx(value) for name, value in expected.items()}
+    assert ("stretch" in found) == ("stretch" in expected)
+
+
 def test_a_folder_for_transformers_tells_how_images_are_normalised(tmp_path):
     model = small(pool="cls")
     model.pretrained_cfg |= {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "class_names": ["a", "b", "c", "d"]}

@@ -234,21 +234,21 @@ def _read_data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str
 
 def _read_images_of_transformers(found: dict[str, Any], channels: int) -> dict[str, Any]:
     """Return how a preprocessor_config.json scales, crops and normalises images."""
-    data = {name: found[f"image_{name}"] for name in ("mean", "std") if f"image_{name}" in found}
+    factor = 255 * (found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1)  # of pixels in [0, 1]
+    names = [name for name in ("mean", "std") if isinstance(found.get(f"image_{name}"), list)]
+    data: dict[str, Any] = {name: [number / factor for number in found[f"image_{name}"]] for name in names}
     if found.get("do_normalize") is False:
-        data |= {"mean": [0.0] * channels, "std": [1.0] * channels}
+        data = {"mean": [0.0] * channels, "std": [1 / factor] * channels}
     size, crop = found.get("size"), found.get("crop_size")
-    if isinstance(size, Mapping) and "height" in size and not found.get("do_center_crop"):
+    kind = str(found.get("image_processor_type", found.get("feature_extractor_type", "")))
+    if isinstance(size, int):  # of earlier versions: the shorter edge for CLIP, rows and columns for the others
+        size = {"shortest_edge": size} if kind.startswith("CLIP") else {"height": size}
+    if isinstance(size, Mapping) and "height" in size:
         data["stretch"] = True  # whole photographs are scaled to this height and width
-    shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None
+    scaled = size.get("height", size.get("shortest_edge")) if isinstance(size, Mapping) else None
     side = crop.get("height") if isinstance(crop, Mapping) else crop
-    if (
-        found.get("do_center_crop")
-        and isinstance(shortest, int)
-        and isinstance(side, int)
-        and shortest <= 10 * side <= 10 * shortest
-    ):
-        data["crop_ratio"] = side / shortest
+    if found.get("do_center_crop") and isinstance(scaled, int) and isinstance(side, int) and scaled <= 10 * side:
+        data["crop_ratio"] = min(1.0, side / scaled)
     return data
 
 
