@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vit.explain.classes import class_names_of, class_number, class_numbers
+from vit.explain.classes import check_one_of_several, class_names_of, class_number, class_numbers
 
 PETS = ["cat", "dog", "eel"]
 
@@ -72,3 +72,12 @@ def test_labels_by_number_are_in_the_order_of_the_numbers():
 def test_labels_of_other_numbers_than_those_of_the_logits_are_no_names():
     model = model_with(config=SimpleNamespace(id2label={1: "cat", 2: "dog"}))
     assert class_names_of(model, 2) == ["0", "1"]
+
+
+def test_a_probability_is_measured_of_one_of_two_classes_or_more():
+    model = nn.Linear(1, 1)
+    check_one_of_several(model, torch.zeros(3, 2), "removal")
+    with pytest.raises(ValueError, match="Linear has one logit only"):
+        check_one_of_several(model, torch.zeros(3, 1), "removal")
+    with pytest.raises(ValueError, match=r"Linear returned scores of shape \(3, 5, 7\), not one for each class"):
+        check_one_of_several(model, torch.zeros(3, 5, 7), "removal")

@@ -289,3 +289,8 @@ def test_a_map_that_is_no_number_is_refused(random_vit, monkeypatch):
 def test_a_grid_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(method, random_vit):
     with pytest.raises(ValueError, match=r"was said to have 1 prefix tokens and 5 x 3 patches"):
         explain(random_vit(), IMAGES, method, grid=(5, 3))
+
+
+def test_a_number_of_prefix_tokens_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(random_vit):
+    with pytest.raises(ValueError, match="was said to have 3 prefix tokens and 3 x 5 patches"):
+        explain(random_vit(), IMAGES, "occlusion", num_prefix_tokens=3)
