@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+import vit
 from tests.architectures import EXACT, of_timm, of_transformers, of_vit_pytorch, ours, randomised
 from tests.capture.around import Around
 from vit.capture import capture_attention, examine
@@ -186,3 +187,13 @@ def test_a_result_is_read_image_by_image_along_the_first_or_the_second_axis():
     assert torch.equal(by_image(tokens_first.transpose(0, 1), 2), tokens_first.transpose(0, 1))
     assert by_image(torch.zeros(5, 3, 2), 2) is None
     assert by_image(torch.zeros(5), 2) is None
+
+
+def test_a_single_logit_near_zero_is_read_from_the_last_tokens_however_it_rounds():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = vit.VisionTransformer(32, 8, embed_dim=24, depth=2, num_heads=3, num_classes=1).eval()
+        images = torch.randn(4, 3, 32, 32)
+        with torch.no_grad():
+            model.head.bias -= model(images[:1])[0]  # the logit of the first image is nearly 0
+        assert explain(model, images, "relevance").shape == (4, 4, 4)

@@ -148,9 +148,25 @@ def test_the_slopes_of_a_model_in_float16_are_not_lost():
     assert_close(examine(model.half(), images.half()).readout.float(), torch.full((64,), 1 / 64), rtol=0.01, atol=0)
 
 
-def test_a_saturated_output_is_not_taken_for_one_that_reads_the_first_token():
+@pytest.mark.parametrize(
+    "squash",
+    [
+        torch.sigmoid,
+        lambda logits: logits.clamp(0, 1),
+        nn.functional.hardsigmoid,
+        lambda logits: torch.cat([0 * logits, logits], dim=1).softmax(dim=1),
+    ],
+    ids=["sigmoid", "clamp", "hardsigmoid", "softmax"],
+)
+def test_a_saturated_output_is_not_taken_for_one_that_reads_the_first_token(squash):
     model = ours(pool="mean", class_token=False, num_classes=1)().eval()
     with torch.no_grad():
-        model.head.bias.fill_(200)  # its sigmoid is exactly 1
-    with pytest.raises(ValueError, match="the output of Around is saturated, as a sigmoid near 0 or 1"):
-        examine(Around(model, lambda vit, images: vit(images).sigmoid()).eval(), torch.randn(2, 3, 6, 10))
+        model.head.bias.fill_(200)
+    with pytest.raises(ValueError, match="the output of Around is saturated, as by a sigmoid, softmax or clamp"):
+        examine(Around(model, lambda vit, images: squash(vit(images))).eval(), torch.randn(2, 3, 6, 10))
+
+
+def test_a_head_of_zeros_reads_the_first_token_as_said():
+    model = ours(num_classes=3)().eval()
+    nn.init.zeros_(model.head.weight)
+    assert examine(model, torch.randn(2, 3, 6, 10)).readout.tolist() == [1.0] + [0.0] * 15

@@ -215,7 +215,7 @@ def two_of(images: Tensor) -> Tensor:
 
 
 def check_capturable(model: nn.Module) -> None:
-    """Raise a ValueError if the model is in training mode, compiled or scripted, or was made in inference mode.
+    """Raise a ValueError if a model or its batch norm is in training mode, or it hides its attention or its gradients.
 
     Compiled and scripted models hide their attention. Weights made in inference mode have no gradient.
     """
@@ -229,6 +229,11 @@ def check_capturable(model: nn.Module) -> None:
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     for name, module in model.named_modules():
+        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"{name!r} of {type(model).__name__} is in training mode: it normalises by the images of the batch, "
+                "and each pass would change its averages: call model.eval() first"
+            )
         where = f"{type(module).__name__} {name!r}" if name else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(f"{where} is scripted, so attention in it cannot be seen: give the model it was made from")

@@ -25,6 +25,7 @@ from vit.capture.moved import changes, rounding
 from vit.capture.trace import Boundary, Trace
 
 MOST_TRIED = 12  # inputs and outputs of modules after the last attention
+LITTLE = 1e-5  # of what another image moves: more is no rounding. A sum near 0 rounds by more than its own size
 MOST_RESULTS = 48  # of functions after the last attention
 
 
@@ -51,14 +52,28 @@ def last_place(
             looks.enter_context(place.seen(partial(_keep, seen, number)))
         change_halves(model, pair[:1], calls, num_tokens, start, looks)
     unmixed = [number for number in sorted(seen) if num_tokens < 2 or is_unmixed(seen[number])]
-    return next((places[number] for number in unmixed if fixes_logits(model, places[number], pair)), None)
+    usual = moved_by_images(model, pair)
+    return next((places[number] for number in unmixed if fixes_logits(model, places[number], pair, usual)), None)
 
 
 @torch.no_grad()
-def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor) -> bool:
+def moved_by_images(model: nn.Module, images: Tensor) -> float:
+    """Return the largest difference between the logits of images (B, C, H, W) and those of the first."""
+    logits = result_of(model(images))
+    return changes(logits).max().item() if logits.numel() and len(logits) > 1 else 0.0
+
+
+@torch.no_grad()
+def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float | None = None) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
     If the module is called several times, the answer is no, because its first call would be changed too.
+
+    Args:
+        model: A ViT in eval mode.
+        place: The place.
+        pair: The images.
+        usual: What ``moved_by_images`` returns for them; None computes it.
     """
     passed = []
 
@@ -68,7 +83,8 @@ def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor) -> bool:
 
     with place.changed(of_first):
         logits = result_of(model(_and_first(pair)))
-    return len(passed) == 1 and _are_equal(logits)
+    usual = moved_by_images(model, pair) if usual is None else usual
+    return len(passed) == 1 and _are_equal(logits, usual)
 
 
 @torch.no_grad()
@@ -101,7 +117,8 @@ def result_fixes_logits(
     change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
     unmixed = (number for number, copies in seen.items() if is_unmixed(copies))
     fixing = (_ResultsAfter(last, partial(of_first, number)) for number in unmixed)
-    return any(_are_equal(_logits_within(model, three, results)) for results in fixing)
+    usual = moved_by_images(model, pair)
+    return any(_are_equal(_logits_within(model, three, results), usual) for results in fixing)
 
 
 @torch.no_grad()
@@ -116,7 +133,8 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
 
     three = _and_first(pair)
     with InterceptAttention(model, without, len(three), heads_first_calls(model, three)):
-        return _are_equal(result_of(model(three)))
+        logits = result_of(model(three))
+    return _are_equal(logits, moved_by_images(model, pair))
 
 
 class _ResultsAfter(TorchFunctionMode):
@@ -169,5 +187,5 @@ def by_image(result: Tensor, count: int) -> Tensor | None:
     return rearrange(result, "n k ... -> k n ...") if result.shape[1:2] == (count,) else None
 
 
-def _are_equal(logits: Tensor) -> bool:
-    return bool(changes(logits).max() <= rounding(logits)) if logits.numel() else True
+def _are_equal(logits: Tensor, usual: float = 0.0) -> bool:
+    return bool(changes(logits).max() <= max(rounding(logits), LITTLE * usual)) if logits.numel() else True

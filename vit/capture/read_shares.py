@@ -22,7 +22,11 @@ from vit.capture.logits import result_of
 from vit.capture.trace import Boundary
 from vit.support.precision import at_least_float32
 
-SQUASHING = (torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh, Tensor.tanh, F.tanh)
+SQUASHING = (
+    *(torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh, Tensor.tanh, F.tanh),
+    *(torch.clamp, Tensor.clamp, F.hardsigmoid, F.hardtanh, F.relu6),
+)
+SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)  # over classes (B, K); attention has more axes
 MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
 
 
@@ -49,8 +53,8 @@ class Reading:
         these weights. If all are 0 then, all tokens have share 1.
 
         Raises:
-            ValueError: If the output of an image is saturated: all norms are 0, and not without the sigmoid or tanh, or
-                not for the other images.
+            ValueError: If the output of an image is saturated: all norms are 0, and not without sigmoid, clamp or
+                softmax, or not for the other images.
         """
         norms = self._norms(model, images, contrast)
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():
@@ -58,8 +62,8 @@ class Reading:
                 has_slopes = bool((self._norms(model, images[flat], None) > 0).any())
             if has_slopes or (norms > 0).any():
                 raise ValueError(
-                    f"the output of {type(model).__name__} is saturated, as a sigmoid near 0 or 1: its gradient is 0, "
-                    "so which tokens it reads is not known: return the logits"
+                    f"the output of {type(model).__name__} is saturated, as by a sigmoid, softmax or clamp: its "
+                    "gradient is 0, so which tokens it reads is not known: return the logits"
                 )
         norms = norms if self.order is None else norms[:, self.order]
         none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
@@ -74,13 +78,14 @@ class Reading:
 
 
 class _Unsquashed(TorchFunctionMode):
-    """Within the context, sigmoid and tanh return their input."""
+    """Within the context, functions that squash numbers into a range return their input."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function, unless it squashes numbers into a range."""
-        return args[0] if func in SQUASHING and args else func(*args, **(kwargs or {}))
+        squashes = func in SQUASHING or (func in SOFTMAXES and bool(args) and args[0].ndim == 2)
+        return args[0] if squashes and args else func(*args, **(kwargs or {}))
 
 
 def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:

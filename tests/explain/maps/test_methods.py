@@ -294,3 +294,12 @@ def test_a_grid_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(me
 def test_a_number_of_prefix_tokens_that_is_not_that_of_the_model_is_refused_by_pixel_methods_too(random_vit):
     with pytest.raises(ValueError, match="was said to have 3 prefix tokens and 3 x 5 patches"):
         explain(random_vit(), IMAGES, "occlusion", num_prefix_tokens=3)
+
+
+def test_a_batch_norm_that_was_left_in_training_mode_is_refused_and_keeps_its_averages():
+    model = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(60, 5)).eval()
+    model[1].train()
+    averages = model[1].running_mean.clone()
+    with pytest.raises(ValueError, match="'1' of Sequential is in training mode: it normalises by the images of the"):
+        explain(model, torch.randn(3, 3, 6, 10), "occlusion", grid=(3, 5))
+    assert torch.equal(model[1].running_mean, averages)

@@ -18,6 +18,7 @@ from vit.capture.attention import check_capturable, check_pixels, check_steady, 
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import result_of
+from vit.capture.moved import changes
 from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip
 from vit.capture.trace import Boundary
@@ -167,7 +168,9 @@ class Subject:
 
     def logits_are_made_of(self, place: Boundary) -> bool:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
-        return fixes_logits(self.model, place, self.images if len(self.images) > 1 else two_of(self.images))
+        if len(self.images) < 2:
+            return fixes_logits(self.model, place, two_of(self.images))
+        return fixes_logits(self.model, place, self.images, changes(self.logits).max().item())
 
     @cached_property
     def without_skip(self) -> int | None:
