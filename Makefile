@@ -1,5 +1,5 @@
 # make demo       install, and train on handwritten digits for half a minute; no download
-# make test       lint, and the tests of less than half a second
+# make test       lint, types, and the tests of less than half a second
 # make test-fast  only tests of less than a tenth of a second
 # make test-long  the tests that make test leaves out: trainings, notebooks, killed runs, pages in a browser
 # make durations  measure how long each test takes, which decides where it runs: tests/durations.json
@@ -31,6 +31,7 @@ demo: $(VENV)/installed-train
 test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 	$(PYTEST) -m "not long"
 
 test-fast: $(VENV)/installed-test

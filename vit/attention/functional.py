@@ -266,7 +266,7 @@ def check_has_keys(q: Tensor, k: Tensor) -> None:
         )
 
 
-def check_mask(mask: Tensor, logits_shape: torch.Size, device: torch.device) -> None:
+def check_mask(mask: Tensor, logits_shape: tuple[int, ...], device: torch.device) -> None:
     """Raise a ValueError if a mask does not broadcast to logits of this shape."""
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(
