@@ -94,7 +94,8 @@ def _scales(axes: Axes, points: list[dict[str, Any]]) -> None:
     shown = [tick for tick in ACCURACIES if axes.get_ylim()[0] <= tick <= axes.get_ylim()[1]]
     axes.set_yticks(shown, [str(tick) for tick in shown])
     least, most = (choose(bound for point in points for bound in point["petaflop"]) for choose in (min, max))
-    axes.set(xscale="log", xlim=(least / 3, 6 * most), xlabel="petaFLOP of training", ylabel="test accuracy, %")
+    axes.set(xscale="log", xlim=(least / 3, 6 * most), xlabel="petaFLOP of training")
+    axes.set_ylabel("test accuracy, % (log scale of the error)")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.minorticks_off()
     axes.set_title("CIFAR-10 from scratch: test accuracy against compute", loc="left")

@@ -29,7 +29,7 @@ import claims_routed
 import claims_scale
 import torch
 from claims_training import FAILS, HOLDS, OPEN
-from records import RESULTS, Report, command_line, is_measured, made_at, place, provenance, write_cell
+from records import RESULTS, Report, command_line, is_measured, made_at, out_of_date, place, provenance, write_cell
 
 from vit.support.checks import check_positive
 from vit.support.markdown import markdown_table
@@ -205,17 +205,27 @@ def measured(name: str) -> Cells:
 
 def overview() -> str:
     """Return how many sentences have which answer, and a table of all, each linked to its section."""
-    rows = [(claim, row) for name, claim in CLAIMS.items() for row in claim.rows(measured(name))]
+    rows = [(name, row) for name, claim in CLAIMS.items() for row in claim.rows(measured(name))]
     found = Counter(row["answer"] for _, row in rows)
     some = ", ".join(f'{found[answer]} "{answer}"' for answer in (HOLDS, FAILS, OPEN))
     table = [
         {
-            "sentence": f"[{row['sentence']}](#{claim.title.lower().replace(',', '').replace(' ', '-')})",
-            "answer": row["answer"],
+            "sentence": f"[{row['sentence']}](#{anchor(CLAIMS[name].title)}) ({row['source']})",
+            "answer": f"{row['answer']}{out_of_date(measured(name).values())}",
+            "measured": row["measured"],
         }
-        for claim, row in rows
+        for name, row in rows
     ]
     return f"Of {len(rows)} sentences, the answer is {some}.\n\n{markdown_table(table)}"
+
+
+def anchor(title: str) -> str:
+    """Return the name of a section in a link to it.
+
+    >>> anchor("What follows, and a prefix")
+    'what-follows-and-a-prefix'
+    """
+    return title.lower().replace(",", "").replace(" ", "-")
 
 
 if __name__ == "__main__":

@@ -94,10 +94,14 @@ def points(found: tuple[float, float, float]) -> str:
 def percent(values: Sequence[float]) -> str:
     """Return mean and 95 % interval of accuracies over seeds; "" of none.
 
-    >>> percent([0.5, 0.52, 0.54])
-    '52.0 ± 5.0 %'
+    >>> percent([0.5, 0.52, 0.54]), percent([0.9, 1.0])
+    ('52.0 ± 5.0 %', '95.0 % (31.5 to 100.0 %)')
     """
     if not values:
         return ""
-    mean, low, _ = mean_interval(values)
-    return f"{100 * mean:.1f}" + (f" ± {100 * (mean - low):.1f} %" if math.isfinite(low) else " %")
+    mean, low, high = mean_interval(values)
+    if not math.isfinite(low):
+        return f"{100 * mean:.1f} %"
+    if low < 0 or high > 1:  # the interval is even, and no accuracy is outside
+        return f"{100 * mean:.1f} % ({100 * max(low, 0):.1f} to {100 * min(high, 1):.1f} %)"
+    return f"{100 * mean:.1f} ± {100 * (mean - low):.1f} %"

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from lightning import Trainer
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from records import command_line, made_at, origin, write_cell
 from scale import allocated
 from torch.utils.data import DataLoader, TensorDataset
@@ -176,8 +177,9 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         for place, height in zip(places, heights, strict=True):
             axes.annotate(f"{height:,.3g}", (place, height), xytext=(5, -11), textcoords="offset points")
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel=cost_label)
-        axes.margins(x=0.15, y=0.15)
+        axes.margins(x=0.25, y=0.15)  # room for the numbers beside the last point
         axes.set_xticks(places, names)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()
     for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):

@@ -9,7 +9,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -119,6 +119,17 @@ def commit_of(record: dict[str, Any]) -> str:
     if "fingerprint" not in record:
         return f"{record.get('commit') or 'commit not recorded'} (unchecked)"
     return f"commit {record['commit']}" if record.get("commit") else "commit not recorded"
+
+
+def mark_of(record: dict[str, Any]) -> str:
+    """Return the mark of a result that is out of date, or of which nothing tells whether it is."""
+    return "(out-of-date)" if record.get("stale") else "(unchecked)" * ("fingerprint" not in record)
+
+
+def out_of_date(cells: Iterable[dict[str, Any]]) -> str:
+    """Return the mark of a number whose cells are not all known to be up to date."""
+    marks = {mark_of(cell.get("made", cell)) for cell in cells}
+    return next((f" {mark}" for mark in ("(out-of-date)", "(unchecked)") if mark in marks), "")
 
 
 def place(facts: dict[str, Any]) -> str:

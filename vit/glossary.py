@@ -35,12 +35,12 @@ MAPS = {
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
         "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it first: the best by dropped tokens of one backward pass, after attnlrp",
+        "Take it first, if you do not measure: on small models the best of one backward pass, after attnlrp",
     ),
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it as a second opinion; with gradcam, it is the best on mosaics of the packaged model",
+        "Take it beside others, to compare: on small models it is below the control edges",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",

@@ -262,7 +262,9 @@ def test_the_overview_counts_the_answers_and_links_each_sentence(monkeypatch, tm
     (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
     first, _, _, _, *rows = claims.overview().splitlines()
     assert first == 'Of 3 sentences, the answer is 2 "holds here", 0 "does not hold here", 1 "cannot tell".'
-    assert [row.split(" | ")[1].strip(" |") for row in rows] == [row["answer"] for row in claims_norms.rows(cells)]
+    answered = claims_norms.rows(cells)
+    assert [row.split(" | ")[1].strip() for row in rows] == [f"{row['answer']} (unchecked)" for row in answered]
+    assert all(row["measured"] in line for row, line in zip(answered, rows, strict=True))
     assert all("](#residual-connections-and-norms)" in row for row in rows)
 
 

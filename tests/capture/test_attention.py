@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import vit
 from tests.architectures import EXACT, LIBRARIES, WAYS, captured
-from vit.capture.attention import TOLERANCE, check_logits_unchanged
+from vit.capture.attention import LOGIT_TOLERANCE, check_logits_unchanged
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
@@ -443,11 +443,23 @@ def test_a_model_whose_logits_move_is_refused():
 
 @pytest.mark.parametrize("largest", [0.01, 1.0, 50.0])
 @pytest.mark.parametrize(("moved", "is_refused"), [(0.9, False), (1.2, True)])
-def test_the_allowed_difference_is_a_share_of_the_largest_logit_or_of_one(largest, moved, is_refused):
+def test_the_allowed_difference_is_a_share_of_the_largest_logit(largest, moved, is_refused):
     plain = torch.tensor([[largest, 0.0]], dtype=torch.float64)
-    logits = plain + moved * TOLERANCE * max(1.0, largest)
+    logits = plain + moved * LOGIT_TOLERANCE * largest
     with pytest.raises(ValueError, match="moved") if is_refused else nullcontext():
-        check_logits_unchanged(nn.Identity(), logits, plain)
+        check_logits_unchanged(nn.Identity(), None, logits, plain)
+
+
+@pytest.mark.parametrize(("moved", "is_refused"), [(0.9, False), (1.2, True)])
+def test_a_logit_near_zero_may_move_by_a_share_of_what_another_image_moves(moved, is_refused):
+    class Mean(nn.Module):
+        def forward(self, images):
+            return images.mean(dim=(2, 3))
+
+    images = torch.tensor([0.0, 3.0], dtype=torch.float64).view(2, 1, 1, 1)
+    plain = torch.zeros(1, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="moved") if is_refused else nullcontext():
+        check_logits_unchanged(Mean(), images, plain + moved * LOGIT_TOLERANCE * 3, plain)
 
 
 # Edits.

@@ -643,7 +643,7 @@ REFUSED = {
     ),
     "a layer for some images": (lambda: invented(Layer(), Some(), Layer()), "skips a layer for some"),
     "two images at a time": (lambda: invented(InParts(), InParts()), "passes images in parts"),
-    "all images in one sequence": (lambda: invented(InOneSequence()), "to some or all images at once"),
+    "all images in one sequence": (lambda: invented(InOneSequence()), "to several images at once"),
     "values of the next image": (
         lambda: invented(Layer(), Layer(of_the_next)),
         "the images of a batch change each other",

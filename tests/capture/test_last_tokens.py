@@ -52,6 +52,14 @@ def test_maps_that_follow_attention_are_refused_if_a_branch_passes_layers_by(bra
         _ = subject.anatomy.readout
 
 
+@pytest.mark.parametrize("images", [IMAGES[:1].repeat(2, 1, 1, 1), torch.zeros_like(IMAGES[:1]), IMAGES[:1]])
+@pytest.mark.parametrize("branch", [*BRANCHES.values(), lambda images, tokens: images.mean(dim=(2, 3)).repeat(1, 4)])
+def test_a_branch_is_found_in_copies_of_an_image_in_one_that_is_its_own_mirror_image_and_in_a_single_one(
+    images, branch
+):
+    assert examine(randomised(Branched(branch)), images).reads_more
+
+
 def test_the_weights_alone_are_captured_whatever_the_logits_read():
     model = randomised(Branched(BRANCHES["embedded patches"]))
     assert_close(list(capture_attention(model, IMAGES)), list(capture_attention(model.vit, IMAGES)), **EXACT)

@@ -128,3 +128,21 @@ def test_heads_before_images_are_not_taken_for_images():
     with pytest.raises(ValueError, match="the decoder attention of HeadsFirst differs between an image alone and"):
         capture_sequence(HeadsFirst().eval(), tokens)
     assert capture_sequence(HeadsFirst().eval(), tokens[:1]).decoder[0].shape == (1, 2, 5, 5)
+
+
+class Windows(nn.Module):
+    """A reader whose encoder attends within the two halves of the rows of patches."""
+
+    def __init__(self):
+        super().__init__()
+        self.reader = reader()
+
+    def forward(self, images, tokens):
+        x = images.mean(dim=1).unflatten(1, (2, 4)).flatten(0, 1)[:, None]  # two windows of an image, (2 B, 1, 4, 12)
+        return self.reader(images, tokens) + nn.functional.scaled_dot_product_attention(x, x, x).mean()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_attention_within_windows_is_not_taken_for_that_of_images(count):
+    with pytest.raises(ValueError, match=rf"Windows attends within windows.*\({count} inputs gave attention of shape"):
+        capture_sequence(Windows().eval(), IMAGES[:count], TOKENS[:count])

@@ -128,6 +128,25 @@ def test_weights_without_a_run_are_tested_on_the_part_of_an_image_that_they_see(
     assert vit.load(trained.run_folder / "checkpoints/last.ckpt").pretrained_cfg["crop_ratio"] == 1.0
 
 
+def test_weights_of_images_in_colour_are_tested_on_grey_ones(run, weights, folder):
+    weights.pretrained_cfg["mean"] = [0.3, 0.4, 0.5]
+    vit.save(weights, "m.safetensors")
+    for path in folder.glob("photos/*/*.png"):
+        Image.open(path).convert("L").save(path)
+    tested = run("test", "--ckpt_path", "m.safetensors", "--data", "ImageFolder", "--data.root", "photos", *CPU)
+    assert tested.datamodule.sets["test"].images.shape[1] == 3
+    assert (tested.model.hparams.in_channels, tested.model.hparams.mean) == (3, [0.3, 0.4, 0.5])
+
+
+def test_a_checkpoint_of_grey_images_is_tested_on_images_in_colour(run, of_folder, folder):
+    for number in range(10):
+        (folder / f"photos/test/{number}").mkdir(parents=True)
+        Image.new("RGB", (8, 8), (20 * number, 9, 200)).save(folder / f"photos/test/{number}/0.png")
+    tested = run("test", "--ckpt_path", of_folder, *CPU)
+    assert tested.datamodule.sets["test"].images.shape == (10, 1, 8, 8)
+    assert (tested.model.hparams.in_channels, tested.model.hparams.mean) == (1, [0.305])
+
+
 def test_weights_of_several_labels_predict_each_by_itself(run, weights):
     weights.pretrained_cfg["thresholds"] = [0.25, 0.75]
     vit.save(weights, "m.safetensors")

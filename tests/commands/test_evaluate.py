@@ -43,6 +43,13 @@ def test_the_option_that_is_advised_for_damaged_files_is_taken(capsys, photos, m
     assert "knn: 100.00 % of 4 test images, from 8 training images of 2 classes" in capsys.readouterr().out
 
 
+def test_validation_images_alone_are_told_to_be_renamed(capsys, photos, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(photos / ".cache"))
+    (photos / "test").rename(photos / "val")
+    answer = error_of(capsys, "--data.root", photos, "--data.skip_damaged", "true")
+    assert f"{photos} has no test images: rename its folder val to test, or name a folder without splits" in answer
+
+
 def test_no_test_image_was_seen_in_the_training(tmp_path, monkeypatch, run):
     for name, count in (("0", 30), ("1", 25), ("2", 40), ("3", 2)):
         for number in range(count):

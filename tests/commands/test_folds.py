@@ -258,6 +258,12 @@ def test_folds_and_seeds_are_trained_alone_or_together(folder, monkeypatch, type
     assert set(last) <= set(asked[names[-1]])
 
 
+def test_what_a_data_module_of_the_user_tells_is_no_option_as_in_its_runs(folder):
+    found = folds._all_options(["--data", "tests.brought.OwnData", *MODEL, *CPU])
+    told = {"num_classes", "class_names", "mean", "std", "image_size", "in_channels"}
+    assert not found["model"]["init_args"].keys() & told
+
+
 def test_runs_that_start_from_trained_weights_are_recognised(folder, trainer, capsys):
     write_images()
     data = ["--data", "ImageTable", "--data.table", "labels.csv", "--data.num_workers", "0", "--data.batch_size", "4"]

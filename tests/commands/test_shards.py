@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from filelock import FileLock
 
 from tests.commands.test_distributed import started_from_outside
@@ -59,7 +60,7 @@ def test_the_shards_hold_the_images_of_the_folder_and_the_printed_command_names_
     said = capsys.readouterr().out.splitlines()
     assert said[-2] == f"{folder}: 56 images of 2 classes in 6 shards"
     assert said[-1] == (
-        f'train with: python train.py fit --data Shards --data.urls "{folder}/train-{{000000..000003}}.tar" '
+        f'train with: vit-attention fit --data Shards --data.urls "{folder}/train-{{000000..000003}}.tar" '
         f'--data.val_urls "{folder}/val-000000.tar" --data.test_urls "{folder}/test-000000.tar"'
     )
     urls = (f"{folder}/train-{{000000..000003}}.tar", f"{folder}/val-000000.tar", f"{folder}/test-000000.tar")
@@ -302,6 +303,20 @@ def test_a_run_on_shards_resumes_with_the_same_bits_and_is_tested_and_predicts(w
     assert tested["test_accuracy"] == json.loads((runs[0] / "results.json").read_text())["test_accuracy"]
     run_command("predict", "--ckpt_path", runs[0], "--data.root", "photos/test")
     assert len((runs[0] / "predictions.csv").read_text().splitlines()) == 1 + 7
+
+
+def test_the_config_of_a_run_runs_no_command_that_is_not_typed(finished, error_of):
+    config = finished / "config.yaml"
+    content = yaml.safe_load(config.read_text())
+    content["data"] = {"class_path": "vit.data.Shards", "init_args": {"urls": "pipe:touch hacked"}}
+    config.write_text(yaml.safe_dump(content))
+    resume = ["fit", "--ckpt_path", finished / "checkpoints/last.ckpt", "--trainer.max_epochs", "3"]
+    message = error_of(*resume)
+    assert message == (
+        f"error: the config of {finished} names its shards by a command: type it by --data.urls, if you trust it"
+    )
+    assert "pipe:exit 3 ended with status 3" in error_of(*resume, "--data.urls", "pipe:exit 3")
+    assert not Path("hacked").exists()
 
 
 def test_a_checkpoint_runs_no_command_that_it_names(workplace, monkeypatch, capsys):

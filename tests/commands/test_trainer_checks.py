@@ -14,6 +14,7 @@ from vit.commands.trainer_checks import (
     check_sharded,
     check_trainer,
 )
+from vit.objectives import DINO, SIGReg
 
 DEFAULTS = {
     "accumulate_grad_batches": 1,
@@ -128,6 +129,13 @@ def test_what_needs_whole_weights_is_refused_for_sharded_ones_by_the_first_proce
         check_sharded(own, settings)
     check_sharded("ddp", settings)
     check_sharded("fsdp2", {"ema_decay": None, "optimizer": "adamw"})
+
+
+def test_an_objective_that_needs_whole_weights_is_refused_for_sharded_ones():
+    with pytest.raises(ValueError, match="strategy fsdp2 shards the weights, and DINO needs them whole: take strategy"):
+        check_sharded("fsdp2", {}, DINO)
+    check_sharded("ddp", {}, DINO)
+    check_sharded("fsdp2", {}, SIGReg)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +20,9 @@ from PIL import Image
 import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
-from vit.commands.training_cli import run_callbacks
+from vit.commands.training_cli import ViTCLI, run_callbacks
 from vit.objectives import OBJECTIVES, ViTClassifier
+from vit.runs.checkpoints import RunCheckpoint
 from vit.runs.predictions import PredictionWriter
 from vit.runs.record import RunRecord
 from vit.runs.run_pictures import RunPictures
@@ -450,6 +453,24 @@ def test_a_prediction_of_another_crop_is_not_continued(run, finished, photos, mo
     assert rows_of(Path("out.csv")) == rows_of(Path("fresh.csv"))
 
 
+def test_a_prediction_of_a_folder_of_the_same_name_elsewhere_is_not_continued(run, finished, photos, monkeypatch):
+    shutil.copytree("photos", "elsewhere/photos")  # before the prediction begins, which would notice later files
+    here, path = Path.cwd(), finished.resolve() / "checkpoints/best.ckpt"
+    predict = ["predict", "--ckpt_path", path, "--data.root", "photos", *CPU, "--output", here / "out.csv"]
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PredictionWriter, "on_predict_end", killed)
+        with pytest.raises(SystemExit):
+            run(*predict)
+    monkeypatch.chdir("elsewhere")
+    run(*predict)
+    assert len(rows_of(here / "out.csv")) == 7
+    assert len([*here.glob("out.csv.*.partial")]) == 1
+
+
 def test_two_equal_predictions_at_once_do_not_mix(run, finished, photos, monkeypatch):
     predict = ["predict", "--ckpt_path", finished / "checkpoints/best.ckpt", "--data.root", "photos"]
     refused, step = [], ViTClassifier.predict_step
@@ -564,6 +585,16 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_results_and_prints_how_to_resu
         assert (run_folder / name).exists()
     assert "resume with: python train.py fit --ckpt_path runs/digits/version_0/checkpoints/last.ckpt\n" in output
     assert "Traceback" not in output
+
+
+def test_every_process_finds_the_last_checkpoint_where_lightning_says_it_is(tmp_path):
+    folder = tmp_path / "version_3/checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "last.ckpt").touch()
+    best = RunCheckpoint(folder, "best", ViTClassifier.monitor)
+    trainer = SimpleNamespace(checkpoint_callbacks=[best], strategy=SimpleNamespace(barrier=lambda: None))
+    another = SimpleNamespace(trainer=trainer, run_folder=tmp_path / "version_0")  # which claims no folder
+    assert ViTCLI._keep_best(another) == folder / "best.ckpt"
 
 
 def test_steps_are_seeded_first_and_checkpoints_written_last():

@@ -156,6 +156,16 @@ def test_jpeg_holds_grey_and_colour_alone():
         corrupt_images(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), {"jpeg": 50})
 
 
+def test_a_corruption_of_test_images_that_are_not_there_is_refused():
+    class Untested(Digits):
+        def load_sets(self):
+            return {"train": super().load_sets()["train"]}
+
+    data = Untested(corrupt={"blur": 1.0})
+    with pytest.raises(ValueError, match=r"^corrupt \({'blur': 1.0}\) changes test images, and there are none: add so"):
+        data.setup("fit")
+
+
 def test_images_that_are_decoded_in_each_epoch_are_not_corrupted():
     class Streamed(Digits):
         def load_sets(self):

@@ -196,6 +196,16 @@ def test_the_statistics_are_those_given_or_of_imagenet_and_their_mean_for_grey(p
     assert grey.std == pytest.approx([np.mean(colour.std)])
 
 
+def test_grey_images_are_read_in_colour_for_a_model_with_the_statistics_that_were_given(plant, capsys):
+    given = {"mean": [0.1, 0.2, 0.6], "std": [0.2, 0.2, 0.5]}
+    data = ImageFolder(str(plant(mode="L")), num_workers=0, **given)
+    data.read_as(3)
+    data.setup("fit")
+    assert {"mean": data.mean, "std": data.std} == given
+    assert data.sets["train"].images.shape[1:] == (3, 7, 11)
+    assert f"images of {data.root} are read in colour, as the model takes them" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_classes_that_differ_between_splits_are_named(plant, stage):
     plant("train")
@@ -216,6 +226,38 @@ def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
         ValueError, match=f"{name} looks like a split, which is read from {stage} only: rename it to {stage}"
     ):
         ImageFolder(str(root))
+
+
+@pytest.mark.parametrize("known", [None, ["bee", "train"]])
+def test_a_class_named_train_is_not_taken_for_the_split(plant, known):
+    root = plant(counts={"train": 3, "bee": 3})
+    message = (
+        f"^{root}/train has no class folders, and {root}/bee beside it has images: if train is a class, move all class "
+        f"folders into {root}/train; if not, move {root}/bee elsewhere$"
+    )
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(str(root), class_names=known)
+
+
+@pytest.mark.parametrize("stage", ["val", "test"])
+@pytest.mark.parametrize("has_classes", [True, False])
+def test_a_split_without_images_is_left_out_and_said_to_be(plant, tmp_path, stage, has_classes):
+    root = plant("train") if has_classes else flat(tmp_path / "root", splits=("train",))
+    (root / stage).mkdir()
+    (root / stage / ".gitkeep").touch()
+    data = ready(root, val_fraction=0.2)
+    assert sorted(data.sets) == ["test", "train", "val"]  # as if it was not there
+    assert f"  1 split without images ({stage})" in data.inventory.lines
+
+
+def test_a_split_whose_images_are_all_damaged_is_one_line(plant):
+    plant("train")
+    root = plant("test")
+    for path in (root / "test").rglob("*.png"):
+        path.write_text("no image")
+    message = f"^cannot read any of the 23 test images of {root}, such as {root}/test/ant/00.png: replace them, or"
+    with pytest.raises(ValueError, match=message):
+        ready(root, skip_damaged=True)
 
 
 def test_one_class_alone_is_named_to_a_classifier_and_is_none_without(plant):
@@ -348,6 +390,13 @@ def served(part):
     if isinstance(images, ImageFiles):
         images = torch.stack([images[index][0] for index in range(len(images))])
     return sorted(zip(rows(images), part.labels.tolist(), strict=True))
+
+
+def test_of_many_classes_without_an_image_the_first_are_named_and_the_others_counted(plant):
+    known = [*COUNTS, *(f"n{number:02}" for number in range(13))]
+    data = ImageFolder(str(plant("train")), class_names=known, num_workers=0)
+    with pytest.raises(ValueError, match="image of n00, n01, n02, n03, n04, n05, n06, n07, n08, n09 and 3 more: add"):
+        data.setup("fit")
 
 
 def test_a_class_whose_images_are_all_damaged_is_an_error(plant):

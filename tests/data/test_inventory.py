@@ -97,6 +97,15 @@ def test_the_inventory_is_told_once_and_kept_by_the_data_module(photos, capsys, 
         assert capsys.readouterr().out.count(str(data.inventory)) == 1
 
 
+def test_images_in_colour_among_grey_ones_are_named(write_image, tmp_path):
+    for number in range(40):
+        write_image(f"scans/{'ab'[number % 2]}/{number:02}.png", mode="RGB" if number == 7 else "L")
+    data = ImageFolder(str(tmp_path / "scans"), num_workers=0)
+    data.setup("fit")
+    line = "in colour, and read in grey as nearly all are, of 40 that were looked at: 1 (b/07.png)"
+    assert data.inventory.lines[-1] == line
+
+
 def test_copies_that_are_dropped_are_counted_as_left_out(photos):
     data = ImageFolder(str(photos), skip_damaged=True, num_workers=0, image_size=(7, 11), duplicates="drop")
     data.setup("fit")

@@ -41,6 +41,11 @@ def test_a_brace_that_is_not_closed_or_holds_no_range_is_refused(pattern):
         expand(pattern)
 
 
+def test_a_range_that_counts_down_is_refused():
+    with pytest.raises(ValueError, match=r"^'a-{127\.\.000}\.tar' counts down from 127 to 000: write the smaller numb"):
+        expand("a-{127..000}.tar")
+
+
 @pytest.mark.parametrize("label", [["a", "b"], 1.5, True, {"name": "a"}])
 def test_a_class_is_a_name_or_a_number(label, tmp_path):
     files = [("1.png", picture(1)), ("1.json", json.dumps({"cls": label}).encode())]
@@ -144,6 +149,13 @@ def test_a_shard_without_an_index_or_with_other_bytes_is_not_written_yet(written
     assert describe_shard(shard) is None
     shard.with_name(shard.name + INDEX_SUFFIX).unlink()
     assert describe_shard(shard) is None
+
+
+def test_an_index_without_a_byte_counts_as_none(written):
+    shard, *_ = written
+    shard.with_name(shard.name + INDEX_SUFFIX).write_bytes(b"")
+    assert describe_shard(shard) is None
+    assert read_index(shard)["offset"].tolist() == scan(shard)["offset"].tolist()
 
 
 def flip(shard, number=2):

@@ -12,6 +12,7 @@ import torch
 from tests.data.shard_sets import picture, write_manifest, write_shards, write_tar
 from vit.data import Shards
 from vit.data.shard_files import Members
+from vit.data.shards import check_no_command
 
 NUMBERS = [str(number % 3) for number in range(23)]
 NAMES = ["ant", "bee", "cow"]
@@ -131,6 +132,14 @@ def test_a_shard_is_of_one_split(urls):
         module(urls, test_urls=urls)
 
 
+@pytest.mark.parametrize("other", ["shards/train-000000.tar", "link.tar"])
+def test_a_shard_is_of_one_split_however_it_is_spelt(tmp_path, urls, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.tar").symlink_to("shards/train-000000.tar")
+    with pytest.raises(ValueError, match=f"^{tmp_path}/shards/train-000000.tar is named twice, also as {other}: a sha"):
+        module(urls, test_urls=other)
+
+
 def test_folds_cut_training_and_validation_shards(tmp_path, urls):
     more = write_shards(tmp_path / "shards", NUMBERS[:11], 2, "val", first=100)
     tested = []
@@ -188,6 +197,25 @@ def test_a_number_that_is_the_name_of_one_class_and_the_place_of_another_is_refu
     write_manifest(tmp_path, ["0", "1", "10"])
     labels = labels_of(ready_with_classes(module(urls, class_names=known)))
     assert labels == {level: level % 3 for level in range(24)}
+
+
+@pytest.mark.parametrize("numbers", [["1", "2"], ["20231105001", "20231105002"]])
+def test_numbers_that_leave_some_out_are_refused_unless_they_are_named(tmp_path, numbers):
+    urls = write_shards(tmp_path, numbers * 6)
+    message = (
+        f"^{tmp_path} has 2 classes, numbered up to {numbers[1]}: number them from 0 to 1, or name all of them by "
+        "--data.class_names$"
+    )
+    with pytest.raises(ValueError, match=message):
+        module(urls)
+    named = ready_with_classes(module(urls, class_names=numbers))
+    assert (named.class_names, labels_of(named)) == (numbers, {level: level % 2 for level in range(12)})
+
+
+def test_a_command_is_found_also_among_several_names():
+    with pytest.raises(ValueError, match=r"^a\.ckpt names its shards by a command: type it by --data\.val_urls"):
+        check_no_command({"urls": "a-{0..3}.tar", "val_urls": "{pipe:touch hacked;,b}.tar"}, "a.ckpt")
+    check_no_command({"urls": "a-{0..3}.tar", "val_urls": None}, "a.ckpt")
 
 
 def test_images_without_classes_train_what_needs_none(tmp_path):

@@ -55,6 +55,12 @@ def test_images_are_grey_if_nearly_all_are(write_image, grey, channels):
     assert survey(paths).in_channels == channels
 
 
+@pytest.mark.parametrize(("grey", "coloured"), [(18, []), (19, ["19.png"]), (20, [])])
+def test_the_few_images_in_colour_among_grey_ones_are_known(write_image, grey, coloured):
+    paths = [write_image(f"{number}.png", mode="L" if number < grey else "RGB") for number in range(20)]
+    assert [path.name for path in survey(paths).coloured] == coloured
+
+
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("1", 1), ("LA", 1), ("I;16", 1), ("P", 3)])
 def test_every_grey_mode_counts_as_grey_and_a_palette_as_colour(tmp_path, mode, channels):
     image = Image.fromarray(np.zeros((7, 11), dtype=np.uint16)) if mode == "I;16" else Image.new(mode, (11, 7))

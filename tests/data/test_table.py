@@ -152,6 +152,13 @@ def test_groups_of_files_that_can_be_read_stay_those_of_the_table(table):
     assert [data.groups[file] for file in part.files] == ["pqrst"[number] for number in part.groups.tolist()]
 
 
+def test_images_below_the_root_of_the_disk_keep_their_groups(table, tmp_path):
+    names = [str(tmp_path.relative_to("/") / f"{number}.png") for number in range(4)]
+    lines = [f"{name},{'ab'[number % 2]},{'pq'[number // 2]}\n" for number, name in enumerate(names)]
+    part = ready(table("file,label,group\n" + "".join(lines), root="/")).sets["train"]
+    assert (part.files, part.groups.tolist()) == (names, [0, 0, 1, 1])
+
+
 @pytest.mark.parametrize("content", [ONE_EACH, SEVERAL, GROUPED])
 def test_each_image_is_tested_in_one_fold_and_its_group_with_it(table, content):
     found, tested = [], []

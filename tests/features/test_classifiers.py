@@ -80,6 +80,14 @@ def test_labels_that_are_not_one_whole_number_for_each_image_are_refused(classif
             classifier(torch.eye(3), train, torch.eye(3), test)
 
 
+@pytest.mark.parametrize("classifier", [knn_accuracy, linear_accuracy])
+def test_images_without_a_class_are_refused(classifier):
+    known, some = torch.arange(3), torch.tensor([-1, 1, -1])
+    for train, test in ((some, known), (known, some)):
+        with pytest.raises(ValueError, match=r"^2 images have no class \(a label below 0\): leave them out$"):
+            classifier(torch.eye(3), train, torch.eye(3), test)
+
+
 def test_one_class_of_a_single_image_does_not_keep_the_penalty_from_being_chosen(monkeypatch):
     chosen = []
     search = GridSearchCV.fit

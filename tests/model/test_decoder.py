@@ -1,5 +1,7 @@
 """Decoders: no token sees a later one, steps with a cache equal one pass, and the modules around them."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -221,6 +223,12 @@ def test_arguments_reach_the_blocks_and_the_embedding(tokens):
     nn.init.zeros_(silent.blocks[0].mlp.fc2.weight)
     nn.init.zeros_(silent.blocks[0].attn.proj.weight)
     assert not torch.equal(silent(tokens), silent(tokens))  # the embedding is dropped as well
+
+
+def test_differential_attention_starts_at_the_lambda_of_its_block():
+    decoder = TransformerDecoder(V, D, depth=3, num_heads=3, max_length=T, attention="differential")
+    found = [block.attn.mechanism.lambda_init for block in decoder.blocks]
+    assert found == pytest.approx([0.8 - 0.6 * math.exp(-0.3 * number) for number in range(3)])
 
 
 def test_logits_are_the_product_of_the_normed_tokens_and_the_embedding(tokens, context):

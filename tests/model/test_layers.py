@@ -78,6 +78,12 @@ def test_pooling_by_attention_is_that_of_timm_with_the_same_weights(activation):
     assert_close(ours(tokens), theirs(tokens), **EXACT)
 
 
+def test_pooling_by_attention_is_refused_for_heads_that_do_not_divide_the_channels():
+    own = {"embed_dim": 20, "num_heads": 3, "key_dim": 12, "value_dim": 12}  # which the blocks take
+    with pytest.raises(ValueError, match=r"embed_dim \(20\) must be divisible by num_heads \(3\) for pool 'map': take"):
+        vit.VisionTransformer(8, 4, depth=1, pool="map", **own)
+
+
 def test_layer_scale_is_a_learned_factor_per_channel():
     scale = LayerScale(3, 1e-4)
     assert_close(scale.gamma, nn.Parameter(torch.full((3,), 1e-4)), rtol=0, atol=0)

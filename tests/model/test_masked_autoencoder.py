@@ -62,6 +62,21 @@ def test_the_loss_is_that_of_loops_over_images_and_hidden_patches(images, keep):
         assert found[number].item() == pytest.approx(sum(errors) / len(errors), rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_numbers_of_visible_patches_may_be_narrow_integers(images, keep, dtype):
+    network = autoencoder()
+    found, narrow = network(images, keep), keep.to(dtype)
+    assert torch.equal(network(images, narrow), found)
+    losses = [reconstruction_losses(found, images, numbers, (P, Q)) for numbers in (narrow, keep)]
+    assert torch.equal(*losses)
+
+
+def test_a_loss_of_no_hidden_patch_is_refused(images):
+    every = torch.arange(15).expand(7, 15)
+    with pytest.raises(ValueError, match="keep has 15 of 15 patches, so that none is hidden and there is no error: le"):
+        reconstruction_losses(torch.zeros(7, 15, 18), images, every, (P, Q))
+
+
 def test_pixels_of_visible_patches_as_targets_have_no_gradient_and_those_of_hidden_ones_have(images, keep):
     predicted, targets = autoencoder()(images, keep).detach(), images.requires_grad_()
     (gradient,) = grad(reconstruction_losses(predicted, targets, keep, (P, Q)).sum(), targets)

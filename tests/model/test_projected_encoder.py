@@ -42,3 +42,8 @@ def test_parameters_without_weight_decay_are_those_of_the_encoder():
 def test_numbers_of_nothing_are_refused():
     with pytest.raises(ValueError, match=r"prototypes \(0\) must be a positive whole number"):
         ProjectedEncoder(encoder(), out_dim=5, prototypes=0)
+
+
+def test_one_prototype_is_refused_as_its_probability_is_always_1():
+    with pytest.raises(ValueError, match=r"prototypes \(1\) leaves nothing to predict, .* always 1: 1024 is usual"):
+        ProjectedEncoder(encoder(), out_dim=5, prototypes=1)

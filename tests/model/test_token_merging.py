@@ -180,6 +180,8 @@ def test_a_merging_model_is_exported():
         ({"pos_embed": "rope", "embed_dim": 48}, "pos_embed 'rope' turns each patch by its place"),
         ({"attention": "window"}, "attention of block 0 is WindowAttention: only softmax attention counts"),
         ({"attention": ["softmax", "topk", "softmax"]}, "attention of block 1 is TopKAttention"),
+        ({"norm": "post"}, "only pre-norm blocks .* this model has norm 'post' and residual True: take one with"),
+        ({"residual": False}, "only pre-norm blocks .* this model has norm 'pre' and residual False: take one with"),
     ],
 )
 def test_models_whose_tokens_cannot_be_merged_are_refused(kwargs, message):

@@ -243,6 +243,17 @@ def test_patches_that_are_not_there_cannot_be_kept(keep, message):
         VisionTransformer(**ON_GRID).forward_features(torch.randn(2, 3, 6, 10), keep=keep)
 
 
+@pytest.mark.parametrize("attention", ["window", "neighborhood", "sparse", "linformer", "positional", "convolution"])
+def test_attention_over_a_grid_is_not_computed_over_some_of_its_patches(attention):
+    model = VisionTransformer(**ON_GRID, attention=["softmax", attention])
+    images, keep = torch.randn(2, 3, 6, 10), torch.tensor([[14, 0], [3, 4]])
+    answer = r"attention of block 1 \(\w+\) needs all patches of the grid: leave {} out, or take softmax attention"
+    with pytest.raises(ValueError, match=answer.format("keep")):
+        model.forward_features(images, keep=keep)
+    with pytest.raises(ValueError, match=answer.format("positions")):
+        model.encode(model.embed(images)[:, :4], positions=keep)
+
+
 def test_tokens_of_another_grid_and_rotary_blocks_without_angles_are_refused():
     model = VisionTransformer(**ON_GRID, pos_embed="rope")
     tokens = model.embed(torch.randn(2, 3, 6, 10))

@@ -39,6 +39,12 @@ def test_the_standard_deviation_is_that_of_directions_whatever_their_length():
     assert feature_std(features * torch.rand(11, 1).add(1)) == pytest.approx(expected)
 
 
+def test_features_of_zeros_have_no_spread_and_have_collapsed():
+    evaluation = evaluated(torch.zeros(20, 3), torch.arange(20) % 2)
+    assert (evaluation.feature_std, evaluation.effective_rank) == (0.0, 1.0)
+    assert describe_collapse(evaluation.scores()) is not None
+
+
 def test_images_that_pad_a_batch_are_not_evaluated():
     features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9], [0.0, 1.0]])
     is_real = torch.tensor([True, True, True, True, False])

@@ -95,7 +95,8 @@ def test_few_validation_images_are_said(header, val, lines):
         )
 
 
-def test_a_stopped_run_says_how_it_is_resumed_if_it_can_be(tmp_path, capsys):
+def test_a_stopped_run_says_how_it_is_resumed_if_it_can_be(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py"])
     print_resume(tmp_path)
     assert capsys.readouterr().out == "stopped before the first checkpoint: start again\n"
     last = tmp_path / "checkpoints/last.ckpt"

@@ -4,12 +4,14 @@ import copy
 import csv
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
 from tests.tiny import CPU
+from vit.runs.optimized_network import OptimizedNetwork
 
 needs_openvino = pytest.mark.skipif(not find_spec("openvino"), reason="openvino is not installed")
 
@@ -55,6 +57,19 @@ def test_a_program_computes_predictions_on_request(run, finished, folder):
     tables = ((folder / f"{name}.csv").read_text().splitlines() for name in ("model", "program"))
     by_model, by_program = (next(csv.DictReader(lines)) for lines in tables)
     assert by_program["class"] not in [part.split()[0] for part in by_model["top5"].split("; ")]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "message"),
+    [
+        ("cuda", "bf16-mixed", "^--optimize computes on a CPU, and this is cuda: add --trainer.accelerator cpu$"),
+        ("cpu", "bf16-true", "^--optimize takes weights of float32, .* is bf16-true: add --trainer.precision 32-true$"),
+    ],
+)
+def test_weights_of_which_no_program_is_made_are_refused_with_the_option_to_type(device, precision, message):
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    with pytest.raises(ValueError, match=message):
+        OptimizedNetwork("float32").setup(SimpleNamespace(strategy=strategy, precision=precision), None, "test")
 
 
 @needs_openvino

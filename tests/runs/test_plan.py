@@ -136,6 +136,16 @@ def test_every_objective_has_a_plan(name):
     assert found.training_flop > 2 * found.inference_flop > 0
 
 
+def test_what_needs_whole_weights_has_no_plan_of_shards_and_no_advice_to_shard():
+    with torch.device("meta"):
+        whole, shardable = (OBJECTIVES[name](**MODULES[name]) for name in ("DINO", "SIGReg"))
+    with pytest.raises(ValueError, match="strategy fsdp2 shards the weights, and DINO needs them whole: take strategy"):
+        plan_training(whole, "32-true", devices=2, strategy="fsdp2")
+    for module, remedy in ((whole, ""), (shardable, "--trainer.strategy fsdp2, ")):
+        with pytest.raises(ValueError, match=f": take --model.grad_checkpointing true, {remedy}a smaller model"):
+            plan_training(module, "32-true").largest_batch(1)
+
+
 def test_a_precision_without_a_plan_is_an_error_that_names_the_others():
     with pytest.raises(ValueError, match="precision '64-true' has no plan: take one of 32-true, bf16-mixed"):
         plan("64-true")

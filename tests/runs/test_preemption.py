@@ -3,10 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+from lightning import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from vit.commands.training_cli import ViTCLI
+from vit.data import Digits
+from vit.objectives import ViTClassifier
 from vit.runs import preemption
+from vit.runs.checkpoints import RunCheckpoint
 from vit.runs.preemption import Preemption
 
 STOP, REQUEUE = "_sigterm_notifier_fn", "_slurm_sigusr_handler_fn"
@@ -76,6 +81,21 @@ def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer
     vars(trainer).update(accumulate_grad_batches=1, val_check_batch=float("inf"), is_last_batch=False)
     with pytest.raises(SIGTERMException):
         end_batch(callback, trainer, 1)
+
+
+def test_a_signal_in_an_epoch_of_one_batch_stops_at_its_end(callback, trainer):
+    trainer.is_last_batch = True
+    send(trainer, STOP)
+    end_batch(callback, trainer, 0)
+    with pytest.raises(SIGTERMException):
+        callback.on_train_epoch_end(trainer, None)
+    assert not callback.checkpoint.exists()  # that of the epoch is there
+
+
+def test_the_checkpoint_of_an_epoch_is_written_before_a_signal_stops_it(tmp_path):
+    cli = SimpleNamespace(run_folder=tmp_path, datamodule=Digits(), model=ViTClassifier)
+    trainer = Trainer(accelerator="cpu", logger=False, callbacks=ViTCLI._checkpoints(cli))
+    assert [type(each) for each in trainer.checkpoint_callbacks] == [RunCheckpoint, RunCheckpoint, Preemption]
 
 
 def test_a_signal_in_the_last_step_stops_before_the_test(callback, trainer):

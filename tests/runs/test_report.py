@@ -50,8 +50,9 @@ RESULTS = {
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
     """The folder of a finished run."""
+    monkeypatch.setattr("sys.argv", ["train.py"])
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     (tmp_path / "config.yaml").write_text(f"seed_everything: 7\nname: {HOSTILE}\n")
     for number, picture in enumerate(PICTURES):

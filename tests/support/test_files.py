@@ -56,6 +56,14 @@ def test_an_error_leaves_the_file_before_and_nothing_else(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_two_files_whose_names_begin_alike_are_written_at_once(tmp_path):
+    name = "a model of a long name, as people write them"
+    with replacing(tmp_path / f"{name}.bin") as weights, replacing(tmp_path / f"{name}.xml") as graph:
+        weights.write_text("weights")
+        graph.write_text("graph")
+    assert [(tmp_path / f"{name}.{suffix}").read_text() for suffix in ("bin", "xml")] == ["weights", "graph"]
+
+
 def test_a_name_of_the_greatest_length_is_written(tmp_path):
     path = tmp_path / f"{'é' * 125}.html"  # 255 bytes
     with replacing(path) as unfinished:

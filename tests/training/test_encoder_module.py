@@ -1,5 +1,9 @@
 """A module around a Vision Transformer, and the normalisation of its images."""
 
+import re
+
+import numpy as np
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -15,6 +19,37 @@ def test_a_module_built_on_the_meta_device_and_filled_later_normalises_as_any_ot
         other = ViTClassifier(**arguments)
     other.to_empty(device="cpu").load_state_dict(module.state_dict())
     assert_close(other.normalise(images), module.normalise(images), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mean": [0.5]}, "mean has 1 numbers for 3 channels: give one for each"),
+        ({"std": [0.2] * 4}, "std has 4 numbers for 3 channels: give one for each"),
+        (
+            {"mean": [123.7, 116.3, 103.5]},
+            "mean (123.7) must be in [0, 1]: it is of pixels from 0 to 1, so divide numbers of bytes by 255",
+        ),
+        (
+            {"std": [0.2, 0.2, 0.0]},
+            "std (0.0) must be in (0, 1]: it is of pixels from 0 to 1, so divide numbers of bytes by 255",
+        ),
+    ],
+    ids=str,
+)
+def test_a_normalisation_of_other_channels_or_of_bytes_is_refused(given, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ViTClassifier(**SMALL | given)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, tuple])
+def test_a_normalisation_is_noted_in_plain_numbers(kind):
+    expected = [0.5, 0.25, 0.125]
+    module = ViTClassifier(mean=kind(expected), std=list(kind(expected)), **SMALL)
+    for noted in (module.hparams.mean, module.hparams.std, module.hparams_initial.mean):
+        assert noted == expected
+        assert {type(number) for number in noted} == {float}
+    assert module.mean.flatten().tolist() == module.std.flatten().tolist() == expected
 
 
 def test_every_weight_that_is_trained_gets_a_gradient_with_a_mask_token_too():

@@ -144,6 +144,14 @@ def test_labels_that_are_classes_padding_or_shares_are_taken():
         check_labels_of_batch(labels, 3)
 
 
+def test_a_label_that_pads_a_batch_is_none_to_learn_from():
+    module, padded = module_of(), torch.tensor([0, 2, -1])
+    with pytest.raises(ValueError, match=r"^a label of a training batch is -1: leave images without a class out$"):
+        BroughtBatches().read((IMAGES, padded), module)
+    module.training = False
+    assert BroughtBatches().read((IMAGES, padded), module)[1].equal(padded)
+
+
 def test_the_normalisation_of_a_loader_is_undone_in_every_batch_also_in_a_bright_one():
     brought, plain = BroughtBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
     images, labels = brought.read(((plain - 0.5) / 0.25, LABELS.int()), module_of())

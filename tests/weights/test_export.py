@@ -202,6 +202,15 @@ def test_a_program_that_computes_nan_at_one_size_is_refused(model, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_that_needs_a_second_file_of_onnx_is_refused_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "import_extra", lambda *_: None)
+    monkeypatch.setattr(sys.modules["vit.weights.export"], "LARGEST_ONNX", 10_000)
+    message = r"^the model has 0\.\d\d GB of weights, .* a single \.onnx file holds at most 2 GB: write \.pt2 or \.xml$"
+    with pytest.raises(ValueError, match=message):
+        export(model_of(depth=1), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_inside_autocast_nothing_is_written(tmp_path):
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match=r"autocast is on.*outside of it"):
         vit.export(vit.VisionTransformer(**SIZES).eval(), tmp_path / "model.onnx")

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches, labelled_batches
-from vit.capture.attention import influential_calls, logits_of, run_intercepted
+from vit.capture.attention import influential_calls, run_intercepted
 from vit.capture.intercept import Edit
+from vit.capture.logits import logits_of
 from vit.support.precision import in_double
 
 

@@ -17,9 +17,10 @@ from vit.analysis.modules import attention_modules, head_count, with_emptied_lay
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
-from vit.capture.attention import influential_calls, logits_of, run_intercepted
+from vit.capture.attention import influential_calls, run_intercepted
 from vit.capture.graph import gradients_of
 from vit.capture.intercept import Edit
+from vit.capture.logits import logits_of
 from vit.support.precision import at_least_float32
 
 

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
-from vit.capture.attention import capture_unchecked, differentiable, influential_calls, logits_of, run_intercepted
+from vit.capture.attention import capture_unchecked, influential_calls, run_intercepted
 from vit.capture.graph import gradients_of
+from vit.capture.logits import logits_of
+from vit.capture.moved import differentiable
 from vit.capture.order import Orders, token_orders
 from vit.support.checks import check_positive_int
 from vit.support.precision import at_least_float32, in_double

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import heads_first_calls
+from vit.capture.alone import intercept
 from vit.capture.anatomy import Anatomy
-from vit.capture.intercept import InterceptAttention
 from vit.capture.last_tokens import fixes_logits
 
 
@@ -17,7 +16,7 @@ def pass_alike(model: nn.Module, images: Tensor, anatomy: Anatomy) -> bool:
     """
     if len(images) <= 2:
         return True
-    with InterceptAttention(model, lambda _, attn: attn, len(images), heads_first_calls(model, images)) as counting:
+    with intercept(model, images, lambda _, attn: attn) as counting:
         model(images)
     place = anatomy.reading.place
     return counting.num_calls == anatomy.num_calls and (place is None or fixes_logits(model, place, images))

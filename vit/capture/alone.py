@@ -11,13 +11,15 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from vit.capture.intercept import HALF, InterceptAttention
-from vit.capture.moved import noise_like
+from vit.capture.intercept import HALF_PRECISION_MODELS, Edit, InterceptAttention
+from vit.capture.moved import moved_by_images, noise_like, two_of
 from vit.capture.remedy import CHOOSE_OTHERS
 
-TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
+BATCH_TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
+HALF_TOLERANCE = 0.05  # the same after rounding to half precision
 ORDERS = ("(b h) n", "(h b) n")
-KNOWN: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()  # what heads_first_calls has found
+# What heads_first_calls has found.
+HEADS_FIRST_CALLS: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()
 
 
 def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
@@ -34,16 +36,21 @@ def heads_first_calls(model: nn.Module, images: Tensor) -> frozenset[int]:
     """
     if len(images) < 2:  # all of the first axis are heads
         return frozenset()
-    if model not in KNOWN:
+    if model not in HEADS_FIRST_CALLS:
         flat = [call for call, attn in enumerate(_undivided(model, images[:2])) if len(attn) == 1]
-        KNOWN[model] = _heads_first(model, images[:1], flat) if flat else frozenset()
-    return KNOWN[model]
+        HEADS_FIRST_CALLS[model] = _heads_first(model, images[:1], flat) if flat else frozenset()
+    return HEADS_FIRST_CALLS[model]
+
+
+def intercept(model: nn.Module, images: Tensor, edit: Edit) -> InterceptAttention:
+    """Return a context that intercepts passes of as many images (B, C, H, W), whether they come before heads or not."""
+    return InterceptAttention(model, edit, len(images), heads_first_calls(model, images))
 
 
 def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
     """Give a copy of a model what ``heads_first_calls`` found, so that hooks see no further pass."""
-    if model in KNOWN:
-        KNOWN[copied] = KNOWN[model]
+    if model in HEADS_FIRST_CALLS:
+        HEADS_FIRST_CALLS[copied] = HEADS_FIRST_CALLS[model]
 
 
 @torch.no_grad()
@@ -68,11 +75,11 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
 
 
 def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """Return what ``mix_random`` makes of each call. Three axes stay in one piece: (1, B * H, N)."""
+    """Return the projection of each call. Attention of three axes stays in one piece: (1, B * H, N)."""
     kept: list[Tensor] = []
 
     def keep(_: int, attn: Tensor) -> Tensor:
-        kept.append(mix_random(attn))
+        kept.append(project_attention(attn))
         return attn
 
     with InterceptAttention(model, keep, num_images=1):
@@ -80,10 +87,10 @@ def _undivided(model: nn.Module, images: Tensor) -> list[Tensor]:
     return kept
 
 
-def mix_random(attn: Tensor) -> Tensor:
-    """Mix one random number for each key by attention: (B, H, N, M) -> (B, H, N).
+def project_attention(attn: Tensor) -> Tensor:
+    """Project attention onto fixed random numbers, one for each key: (B, H, N, M) -> (B, H, N).
 
-    The result is compared in place of the weights, because those of all layers would fill memory.
+    Projections are compared in place of the weights, because the weights of all layers would fill memory.
     """
     numbers = torch.randn(attn.shape[-1], generator=torch.Generator().manual_seed(0)).to(attn)
     return einsum(attn.detach(), numbers, "b h n m, m -> b h n")
@@ -96,7 +103,7 @@ def check_alone(
 
     Args:
         model: The model, which is named in the error.
-        several: What ``mix_random`` makes of the attention of all calls for a batch, (B, H, N).
+        several: The projections of all calls for a batch, (B, H, N).
         alone: The same for one of its images, (1, H, N).
         row: The place of this image in the batch.
         calls: Numbers of the calls that are layers. The others are not compared.
@@ -111,10 +118,15 @@ def check_alone(
             raise _differs(model, call, moved)
 
 
-def check_logits_alone(model: nn.Module, several: Tensor, alone: Tensor) -> None:
-    """Raise a ValueError if the logits of an image in a batch are not those of the image alone."""
+def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor) -> None:
+    """Raise a ValueError if the logits of one of some images in the batch are not those of the image alone.
+
+    A logit near 0 may round by more than its own size, so what another image moves counts as well.
+    """
     moved = _moved(several.detach(), alone) if alone.numel() else 0.0
-    if moved > TOLERANCE and moved > _allowed(model, alone):
+    if moved <= _allowed(model, alone):
+        return
+    if not moved <= _share(model, alone) * moved_by_images(model, two_of(images)):
         raise ValueError(
             f"the logits of {type(model).__name__} differ by {moved:.2g} between an image alone and the same image in "
             "a batch: the images of a batch change each other: give one image at a time"
@@ -143,15 +155,24 @@ def _moved(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
 
 
-def _allowed(model: nn.Module, mixed: Tensor) -> float:
+def _allowed(model: nn.Module, numbers: Tensor) -> float:
+    return _share(model, numbers) * numbers.abs().max().item() if numbers.numel() else 0.0
+
+
+def _share(model: nn.Module, numbers: Tensor) -> float:
     # The largest number in the batch sets the step size of dynamically quantised layers.
     is_quantised = any("quantized" in type(module).__module__ for module in model.modules()) or any(
         type(weights) is not nn.Parameter for weights in model.parameters()
     )
-    return (0.05 if is_quantised or is_half(model, mixed) else TOLERANCE) * mixed.abs().max().item()
+    return HALF_TOLERANCE if is_quantised else tolerance(model, numbers, BATCH_TOLERANCE)
+
+
+def tolerance(model: nn.Module, numbers: Tensor, exact: float) -> float:
+    """Return by which share of the largest number rounding may move numbers: ``exact``, or more in half precision."""
+    return HALF_TOLERANCE if is_half(model, numbers) else exact
 
 
 def is_half(model: nn.Module, numbers: Tensor) -> bool:
     """Return whether numbers that a model computed were rounded to half precision, themselves or on the way."""
     is_autocast = torch.is_autocast_enabled(numbers.device.type)
-    return torch.finfo(numbers.dtype).bits < 32 or is_autocast or model in HALF
+    return torch.finfo(numbers.dtype).bits < 32 or is_autocast or model in HALF_PRECISION_MODELS

@@ -12,8 +12,7 @@ from vit.capture.attention import (
     check_capturable,
     check_logits_unchanged,
     check_pixels,
-    mixed_by_attention,
-    two_of,
+    projected_attentions,
 )
 from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
@@ -21,17 +20,19 @@ from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_
 from vit.capture.logits import result_of
 from vit.capture.maximum import takes_maximum
 from vit.capture.mixing import check_unmixed
-from vit.capture.order import token_orders
+from vit.capture.moved import two_of
+from vit.capture.order import AFTER_LAYERS, token_orders
 from vit.capture.patches import Layout, find_patches
-from vit.capture.places import check_places, no_patches
+from vit.capture.places import check_places, no_patches_error
 from vit.capture.read_shares import Reading
+from vit.capture.remedy import CHOOSE_OTHERS
 from vit.capture.trace import Parts, find_parts, trace_forward
 
 VARIES = 1e-3  # of the largest share: how much two images may differ
 
 
 class ContradictionError(ValueError):
-    """What was said of a model is not what is found in it, so that no other way of explaining it helps."""
+    """The given grid or number of prefix tokens contradicts the model. No other method would help."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ class Anatomy:
         """
         self.check_reads_last()
         if self.fixed_readout is None:
-            raise self.reads_others()
+            raise self.varying_readout_error()
         return self.fixed_readout
 
-    def reads_others(self) -> ValueError:
+    def varying_readout_error(self) -> ValueError:
         """Return the error of a model whose logits read different tokens for different images."""
         return ValueError(
             f"{self.model} reads other tokens for each image, as a maximum over tokens does, so no row of its "
@@ -149,21 +150,21 @@ def examine(
     pair = two_of(images)
     image = pair[:1]
     with torch.no_grad():
-        several, logits = mixed_by_attention(model, pair)
-        check_logits_unchanged(model, logits, result_of(model(pair)))
-        each_alone = [mixed_by_attention(model, one) for one in pair.split(1)]
+        several, logits = projected_attentions(model, pair)
+        check_logits_unchanged(model, pair, logits, result_of(model(pair)))
+        each_alone = [projected_attentions(model, one) for one in pair.split(1)]
     trace, _ = trace_forward(model, pair)
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
             f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
-            "its logits depend on: at least one of all tokens is needed, and only a single, last one of one query is "
-            "followed"
+            "its logits depend on: maps need at least one of all tokens, and read only a single, last one of one "
+            f"query, which pools the tokens; {CHOOSE_OTHERS}"
         )
     calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
     check_in_a_row(model, calls, trace.dependents)
     for row, (alone, of_one) in enumerate(each_alone):
         check_alone(model, several, alone, row, calls)
-        check_logits_alone(model, logits[row], of_one[0])
+        check_logits_alone(model, pair, logits[row], of_one[0])
     check_places(model, image, calls[0])
     num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
     start = check_unmixed(model, image, calls, num_tokens)
@@ -176,7 +177,7 @@ def examine(
         reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
     watched = (place.seen,) if place else ()
     orders = token_orders(model, image, calls, num_tokens, *watched)
-    reading = Reading(place, last, orders.pop(-1, None) if place else orders.get(last))
+    reading = Reading(place, last, orders.pop(AFTER_LAYERS, None) if place else orders.get(last))
     shares = reading.shares(model, pair)
     read = shares > 0
     chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
@@ -184,21 +185,21 @@ def examine(
     if pooled and fixed is not None:  # the pooling weighs them
         fixed = (fixed > 0) / (fixed > 0).sum()
     return Anatomy(
-        layout.grid,
-        layout.first,
-        num_tokens,
-        calls,
-        len(several),
-        len(trace.attentions),
-        pooled,
-        find_parts(trace, num_tokens),
-        find_cells(model, image, calls[0], layout),
-        orders,
-        reading,
-        fixed,
-        bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
-        reads_more,
-        name,
+        grid=layout.grid,
+        num_prefix_tokens=layout.first,
+        num_tokens=num_tokens,
+        calls=calls,
+        num_calls=len(several),
+        depth=len(trace.attentions),
+        pooled=pooled,
+        parts=find_parts(trace, num_tokens),
+        cells=find_cells(model, image, calls[0], layout),
+        orders=orders,
+        reading=reading,
+        fixed_readout=fixed,
+        weighs_anew=bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
+        reads_more=reads_more,
+        model=name,
     )
 
 
@@ -213,7 +214,7 @@ def _layout(
     """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
     found, name = find_patches(model, image, call, num_tokens), type(model).__name__
     if found is None:
-        raise no_patches(model, num_tokens)
+        raise no_patches_error(model, num_tokens)
     given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
     if given != found:
         raise ContradictionError(

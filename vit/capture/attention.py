@@ -6,19 +6,26 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, check_count, check_logits_alone, heads_first_calls, is_half, mix_random
+from vit.capture.alone import (
+    check_alone,
+    check_count,
+    check_logits_alone,
+    intercept,
+    project_attention,
+    tolerance,
+)
 from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
-from vit.capture.intercept import Edit, InterceptAttention
+from vit.capture.intercept import Edit
 from vit.capture.kernels import count_kernels
-from vit.capture.logits import logits_of as logits_of  # for those who import it from here
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
+from vit.capture.moved import differentiable, moved_by_images, two_of
 from vit.capture.order import Orders, redone, token_orders, undone
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
 
-TOLERANCE = 1e-4  # of the largest logit, or of 1 if all are smaller; fused kernels differ from the formula by 1e-6
+LOGIT_TOLERANCE = 1e-4  # of the largest logit; fused kernels differ from the formula by 1e-6
 
 
 class Attentions(list[Tensor]):
@@ -53,16 +60,16 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     images = differentiable(images)
     attentions = capture_unchecked(model, images)
     with torch.no_grad():
-        check_logits_unchanged(model, attentions.logits, result_of(model(images)))
+        check_logits_unchanged(model, images, attentions.logits, result_of(model(images)))
     calls, dependents, of_first = _layers(model, images[:1])
     check_count(model, len(attentions), len(images), len(dependents.reached))
     check_in_a_row(model, calls, dependents)
     if len(images) > 1:
         with torch.no_grad():
-            alone, of_last = mixed_by_attention(model, images[-1:])
-        check_alone(model, [mix_random(attn) for attn in attentions], alone, len(images) - 1, calls)
+            alone, of_last = projected_attentions(model, images[-1:])
+        check_alone(model, [project_attention(attn) for attn in attentions], alone, len(images) - 1, calls)
         for row, of_one in ((0, of_first), (-1, of_last)):
-            check_logits_alone(model, attentions.logits[row], of_one[0])
+            check_logits_alone(model, images, attentions.logits[row], of_one[0])
     check_places(model, images[:1], calls[0])
     check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
     attentions[:] = [attentions[call] for call in calls]
@@ -84,12 +91,12 @@ def capture_unchecked(
     return attentions
 
 
-def mixed_by_attention(model: nn.Module, images: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return what ``mix_random`` makes of the attention of each call, (B, H, N), and the logits."""
+def projected_attentions(model: nn.Module, images: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the projection of each attention call, (B, H, N), and the logits. See ``project_attention``."""
     mixed: list[Tensor] = []
 
     def keep(_: int, attn: Tensor) -> Tensor:
-        mixed.append(mix_random(attn))
+        mixed.append(project_attention(attn))
         return attn
 
     logits = run_intercepted(model, images, keep)
@@ -168,7 +175,7 @@ def run_with_values(
         return edit(call, attn, intercepted.values)
 
     try:
-        with InterceptAttention(model, checked, len(images), heads_first_calls(model, images)) as intercepted:
+        with intercept(model, images, checked) as intercepted:
             logits = result_of(model(images))
     except RuntimeError as error:
         if type(error).__module__.startswith("torch._dynamo") or "FlexAttention" in str(error):
@@ -176,8 +183,8 @@ def run_with_values(
         raise
     if intercepted.unseen:
         raise _unseen(model, f"of shape {intercepted.unseen[0]}, in windows or with axes of its own")
-    if intercepted.unused:
-        shape = next(iter(intercepted.unused.values()))
+    if intercepted.followed.unused:
+        shape = next(iter(intercepted.followed.unused.values()))
         product = "a matrix product, or an einsum that names each axis"
         raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values (B, H, M, d) in {product}")
     if not shapes:
@@ -198,20 +205,6 @@ def _unseen(model: nn.Module, what: str) -> ValueError:
         f"{type(model).__name__} has attention that cannot be intercepted ({what}): switch it to "
         f"scaled_dot_product_attention if it offers that, or {CHOOSE_OTHERS}"
     )
-
-
-def differentiable(images: Tensor) -> Tensor:
-    """Return images that autograd accepts. Images made in inference mode are copied."""
-    if not images.is_inference():
-        return images
-    with torch.inference_mode(False):
-        return images.clone()
-
-
-def two_of(images: Tensor) -> Tensor:
-    """Return the first two of images (B, C, H, W), or a single image and its mirror image."""
-    first = differentiable(images[:1])
-    return torch.cat([first, differentiable(images[1:2]) if len(images) > 1 else first.flip(-1)])
 
 
 def check_capturable(model: nn.Module) -> None:
@@ -253,25 +246,27 @@ def check_capturable(model: nn.Module) -> None:
 
 
 def check_steady(model: nn.Module, images: Tensor) -> None:
-    """Raise a ValueError if two passes of images (B, C, H, W) give different logits, or logits that are not finite.
+    """Raise a ValueError if the logits of an image change between passes or beside another image, or are not finite.
 
-    Only the first two images are passed.
+    Only two images are passed.
     """
     check_pixels(images)
     check_capturable(model)
+    pair = two_of(images)
     with torch.no_grad():
-        one, other = (result_of(model(images[:2])) for _ in range(2))
+        one, other, alone = (result_of(model(each)) for each in (pair, pair, pair[:1]))
     name = type(model).__name__
     if not one.isfinite().all():
         raise ValueError(
             f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
         )
-    moved, size = ((one - other).abs().max().item(), max(1.0, one.abs().max().item())) if one.numel() else (0.0, 1.0)
-    if moved > (0.05 if is_half(model, one) else TOLERANCE) * size:
+    moved, size = ((one - other).abs().max().item(), one.abs().max().item()) if one.numel() else (0.0, 0.0)
+    if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
         raise ValueError(
             f"the logits of {name} differ by {moved:.2g} between two passes of the same images: the model is random "
             "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
         )
+    check_logits_alone(model, pair, one[0], alone[0])
 
 
 def check_pixels(images: Tensor) -> None:
@@ -287,12 +282,17 @@ def check_pixels(images: Tensor) -> None:
         )
 
 
-def check_logits_unchanged(model: nn.Module, logits: Tensor, plain: Tensor) -> None:
-    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass."""
-    moved = (logits.detach() - plain).abs().max().item() if plain.numel() else 0.0
-    allowed = (0.05 if is_half(model, plain) else TOLERANCE) * max(
-        1.0, plain.abs().max().item() if plain.numel() else 1.0
-    )
+def check_logits_unchanged(model: nn.Module, images: Tensor | None, logits: Tensor, plain: Tensor) -> None:
+    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass.
+
+    A logit near 0 may move by more than its own size: with images, what another image moves is allowed to round, too.
+    """
+    if not plain.numel():
+        return
+    share = tolerance(model, plain, LOGIT_TOLERANCE)
+    moved, allowed = (logits.detach() - plain).abs().max().item(), share * plain.abs().max().item()
+    if moved > allowed and images is not None:
+        allowed = max(allowed, share * moved_by_images(model, two_of(images)))
     if not moved <= allowed:  # written so that NaN also raises
         raise ValueError(
             f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
@@ -308,8 +308,8 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(
-        f"{type(model).__name__} attends within windows, to a coarser grid, to some or all images at once, or to other "
-        "tokens in some layers "
-        f"({len(images)} images gave attention of shape {tuple(shapes[-1])}, the first layer's is {tuple(first)}): the "
-        f"maps of its layers do not multiply, as those of Swin and other hierarchies: {CHOOSE_OTHERS}"
+        f"{type(model).__name__} attends within windows, to a coarser grid, to several images at once, or to other "
+        f"tokens in some layers ({len(images)} images gave attention of shape {tuple(shapes[-1])}, and {tuple(first)} "
+        "in the first layer), so the maps of its layers do not multiply, as in Swin and other hierarchies: "
+        f"{CHOOSE_OTHERS}"
     )

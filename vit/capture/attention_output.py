@@ -13,8 +13,7 @@ from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
+from vit.capture.alone import intercept
 
 # Names of functions, without underscores, and without the "i" of in-place and the "r" of reversed operators.
 PRODUCTS, QUOTIENTS = ("mul", "multiply"), ("div", "divide", "truediv", "true_divide")
@@ -47,7 +46,7 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
             watch.follow(found[call])
         return attn
 
-    intercepted = InterceptAttention(model, keep, len(images), heads_first_calls(model, images))
+    intercepted = intercept(model, images, keep)
     with _WatchProjection() as watch, intercepted:
         model(images)
     outputs = [found[call] for call in calls]

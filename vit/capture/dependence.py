@@ -3,7 +3,7 @@
 Values flow on after ``detach()`` and under ``no_grad()``, where the graph ends. A batch of copies then shows what an
 attention moves: in each copy, another attention is replaced by random weights.
 
-Letters in the einops patterns: k copies of an image.
+Letters in the einops patterns: k copies of an image, c image channels, y x rows and columns of pixels.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,8 @@ from einops import repeat
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from vit.capture.alone import heads_first_calls
+from vit.capture.alone import intercept
 from vit.capture.graph import attentions_behind
-from vit.capture.intercept import InterceptAttention
 from vit.capture.logits import result_of
 from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS
@@ -115,7 +114,7 @@ def _moved_by(model: nn.Module, image: Tensor, calls: Sequence[int]) -> list[set
         return torch.where(copy[:, None, None, None], random / random.sum(dim=-1, keepdim=True), attn)
 
     copies = repeat(image, "1 c y x -> k c y x", k=len(calls) + 2)  # the first and the last stay as they are
-    intercepted = InterceptAttention(model, randomise, len(copies), heads_first_calls(model, copies))
+    intercepted = intercept(model, copies, randomise)
     with intercepted:
         logits = result_of(model(copies))
     record(LOGITS, logits)

@@ -1,7 +1,7 @@
 """The explicit forms of the fused functions of torch, which do not return the weights that multiply the values.
 
-Letters in the einops patterns: b batch, n tokens, m keys, h heads, g groups of heads, d channels per head, c channels
-of a token, s the three of queries, keys, values.
+Letters in the einops patterns: b batch, n queries or tokens, m keys, h heads, g heads of keys and values, r query heads
+that share one, d channels per head, c channels of a token, s queries, keys and values.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ def scaled_dot_product(
             "attention over nested tensors cannot be seen: give images of one size to a model that pads their tokens "
             "instead of nesting them"
         )
-    if query.ndim == 3 and mode.splits(query):
-        axes = mode.axes
+    if query.ndim == 3 and mode.check_divides(query):
+        axes = mode.first_axis
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
             attn_mask = mode.split(attn_mask)
         inputs = [mode.split(x) for x in (query, key, value)]

@@ -17,11 +17,10 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
+from vit.capture.alone import intercept
 from vit.capture.logits import result_of
 from vit.capture.mixing import COPIES, change_halves, is_unmixed
-from vit.capture.moved import changes, rounding
+from vit.capture.moved import changes, moved_by_images, rounding
 from vit.capture.trace import Boundary, Trace
 
 MOST_TRIED = 12  # inputs and outputs of modules after the last attention
@@ -57,13 +56,6 @@ def last_place(
 
 
 @torch.no_grad()
-def moved_by_images(model: nn.Module, images: Tensor) -> float:
-    """Return the largest difference between the logits of images (B, C, H, W) and those of the first."""
-    logits = result_of(model(images))
-    return changes(logits).max().item() if logits.numel() and len(logits) > 1 else 0.0
-
-
-@torch.no_grad()
 def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float | None = None) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
@@ -79,7 +71,7 @@ def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float |
 
     def of_first(tokens: Tensor) -> Tensor:
         passed.append(tokens)
-        return tokens[:1].expand_as(tokens)
+        return tokens[:1].expand_as(tokens).clone()  # to which a layer may add in place
 
     with place.changed(of_first):
         logits = result_of(model(_and_first(pair)))
@@ -132,7 +124,7 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
         return torch.zeros_like(attn) if call == last else attn
 
     three = _and_first(pair)
-    with InterceptAttention(model, without, len(three), heads_first_calls(model, three)):
+    with intercept(model, three, without):
         logits = result_of(model(three))
     return _are_equal(logits, moved_by_images(model, pair))
 
@@ -176,7 +168,7 @@ def _logits_within(model: nn.Module, images: Tensor, results: _ResultsAfter) -> 
         results.reached(call)
         return attn
 
-    with InterceptAttention(model, unchanged, len(images), heads_first_calls(model, images)), results:
+    with intercept(model, images, unchanged), results:
         return result_of(model(images))
 
 

@@ -4,7 +4,8 @@ All captured attention is replaced by the identity. One half of the tokens that 
 the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
 not intercepted, a convolution or an MLP over tokens all show.
 
-Letters in the einops patterns: k copies of an image, h heads, n tokens, m keys, d channels of a head, c all other axes.
+Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d
+channels of a head, c image channels or all other axes, y x rows and columns of pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -329,7 +330,7 @@ def _reason(model: nn.Module, mixed: _MixedError, calls: Sequence[int]) -> str:
     when = "after the last of" if mixed.call is None else f"before number {calls.index(mixed.call)} of"
     return (
         f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({where}, {when} {len(calls)} "
-        "attentions that were seen, still does so when these are replaced by the identity: it is attention of another "
-        "kind, a convolution or an MLP over tokens): if it is attention, write it with scaled_dot_product_attention, "
-        f"or {CHOOSE_OTHERS}"
+        "attentions that were seen). It still mixes them when these attentions are the identity, so it has attention "
+        "of another kind, a convolution or an MLP over tokens. If it is attention, write it with "
+        f"scaled_dot_product_attention, or {CHOOSE_OTHERS}"
     )

@@ -1,7 +1,10 @@
 """Changes images, and tells which copies of an image changed, and which differ by rounding alone."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from vit.capture.logits import result_of
+from vit.support.precision import in_double
 
 UNITS = {torch.float64: 16, torch.float32: 16}  # of rounding of the largest value
 COARSE = 4  # the same for types with fewer bits
@@ -23,6 +26,39 @@ def rounding(copies: Tensor) -> float:
     first, last = copies[0].detach(), copies[-1].detach()
     units = UNITS.get(copies.dtype, COARSE) * torch.finfo(copies.dtype).eps
     return max(units * float(first.abs().max()), MARGIN * float((last - first).abs().max()))
+
+
+def differentiable(images: Tensor) -> Tensor:
+    """Return images that autograd accepts. Images made in inference mode are copied."""
+    if not images.is_inference():
+        return images
+    with torch.inference_mode(False):
+        return images.clone()
+
+
+def two_of(images: Tensor) -> Tensor:
+    """Return the first of images (B, C, H, W) and another one: the second, or if that is equal, a changed first.
+
+    Equal images show nothing of what a model reads, and a mirror image has the colours of the first.
+    """
+    first, other = differentiable(images[:1]), differentiable(images[1:2])
+    if len(other) and not torch.equal(first, other):
+        return torch.cat([first, other])
+    if not first.is_floating_point():
+        return torch.cat([first, first.flip(-1)])
+    return torch.cat([first, 0.75 * first.flip(-1) + 0.25 * spread_of(first) * noise_like(first)])
+
+
+@torch.no_grad()
+def moved_by_images(model: nn.Module, images: Tensor) -> float:
+    """Return the largest difference between the logits of images (B, C, H, W) and those of the first."""
+    logits = result_of(model(images))
+    return changes(logits).max().item() if logits.numel() and len(logits) > 1 else 0.0
+
+
+def spread_of(image: Tensor) -> float:
+    """Return the standard deviation of the pixels of an image; 1 if all are equal."""
+    return (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
 
 
 def noise_like(image: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
+from vit.capture.alone import intercept
 from vit.capture.remedy import CHOOSE_OTHERS
 
 STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding
@@ -24,7 +23,8 @@ STILL = 1e-5  # a token is still if it moves by less than this share of the larg
 CLEAR = 30.0  # if the order changed, tokens must move this many times more with their own sets than with the others
 
 Orders = Mapping[int, Tensor]
-Where = tuple[int, str]  # number of a call, and "values" or "queries"; -1 and "tokens" after the last layer
+AFTER_LAYERS = -1  # in place of the number of a call: the tokens after the last layer
+Where = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
 Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
 
 
@@ -45,7 +45,7 @@ def token_orders(
         calls: Numbers of the attention calls that are layers, in order. The last one may have a single query.
         num_tokens: Number N of tokens in the first of them.
         watch_last: Called with a function that looks at the tokens (k, N, D) after the last layer; returns a context.
-            Their order has the number -1.
+            Their order has the number ``AFTER_LAYERS``.
 
     Raises:
         ValueError: If the tokens of a call are in no order that can be found.
@@ -123,9 +123,9 @@ class _Experiment:
             return rearrange(own, "k m -> k 1 m 1") * torch.eye(attn.shape[-1]).to(own).expand_as(attn)
 
         def look(tokens: Tensor) -> None:
-            seen[-1, "tokens"] = tokens.detach().cpu().double()
+            seen[AFTER_LAYERS, "tokens"] = tokens.detach().cpu().double()
 
-        intercepted = InterceptAttention(self.model, alone, len(images), heads_first_calls(self.model, images))
+        intercepted = intercept(self.model, images, alone)
         with self.watch_last(look), intercepted:
             self.model(images)
         return seen

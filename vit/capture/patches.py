@@ -14,9 +14,8 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
-from vit.support.precision import in_double
+from vit.capture.alone import intercept
+from vit.capture.moved import spread_of
 
 STRIPS_AT_ONCE = 32
 DRAWS = 2  # of noise per strip, because a token may respond little to a single draw
@@ -101,7 +100,7 @@ def noise_responses(model: nn.Module, image: Tensor, call: int, axis: int, strip
         strip_of: The number of the strip that each line is in, from 0, (H,) or (W,).
     """
     generator = torch.Generator().manual_seed(0)
-    spread = (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
+    spread = spread_of(image)
     strip_of = strip_of.to(image.device)
     squares = []
     for part in torch.arange(int(strip_of.max()) + 1, device=image.device).split(STRIPS_AT_ONCE):
@@ -128,7 +127,7 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
             raise _SeenError
         return attn
 
-    intercepted = InterceptAttention(model, keep, len(images), heads_first_calls(model, images))
+    intercepted = intercept(model, images, keep)
     try:
         with intercepted:
             model(images)

@@ -10,7 +10,7 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.moved import changes, noise_like
+from vit.capture.moved import changes, noise_like, spread_of
 from vit.capture.patches import find_patches, values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
@@ -36,7 +36,7 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
     everywhere = (by_token > SMALL * largest).all(dim=0)
     is_local = moved.any() and not everywhere[moved].all()
     if not is_local and find_patches(model, image, call, responses.shape[-1]) is None:
-        raise no_patches(model, responses.shape[-1])
+        raise no_patches_error(model, responses.shape[-1])
 
 
 def check_heads(model: nn.Module, responses: Tensor) -> None:
@@ -53,7 +53,7 @@ def check_heads(model: nn.Module, responses: Tensor) -> None:
         )
 
 
-def no_patches(model: nn.Module, num_tokens: int) -> ValueError:
+def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
     """Return the error of a model whose tokens form no grid of patches."""
     return ValueError(
         f"{type(model).__name__} has {num_tokens} tokens, among which changed strips of an image move no grid of "
@@ -72,7 +72,6 @@ def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
         strip_of = torch.div(torch.arange(side) * min(STRIPS, side), side, rounding_mode="floor")
         inside = (strip_of == torch.arange(min(STRIPS, side))[:, None]).to(image)
         masks.append(inside[:, None, :, None] if axis == 0 else inside[:, None, None])
-    spread = (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
-    changed = torch.cat([image + mask * spread * noise_like(image) for mask in masks])
+    changed = torch.cat([image + mask * spread_of(image) * noise_like(image) for mask in masks])
     values = values_of(model, torch.cat([image, changed]), call)
     return reduce(in_double(changes(values)), "k h m d -> k h m", "max")

@@ -3,7 +3,8 @@
 Every token attends to itself alone, apart from one layer, in which it also gets the mean of all values. Its values in
 the next layer must then change.
 
-Letters in the einops patterns: k copies of an image, h heads, m keys, d channels of a head.
+Letters in the einops patterns: k copies of an image, h heads, n queries, m keys, d channels of a head, c
+image channels, y x rows and columns of pixels.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,7 @@ import torch
 from einops import reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
+from vit.capture.alone import intercept
 from vit.capture.moved import changes
 from vit.capture.order import STILL, STRENGTHS
 from vit.support.precision import in_double
@@ -52,13 +52,12 @@ def _lost_rows(model: nn.Module, image: Tensor, calls: Sequence[int], layer: int
             still = int((moved <= STILL * moved.max()).sum()) % len(moved)
         if call not in calls:
             return attn
-        attn = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device).repeat(*attn.shape[:2], 1, 1)
-        if call == calls[layer]:
-            attn[1] += strength / attn.shape[-1]
-        return attn
+        identity = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device)
+        added = strength / attn.shape[-1] if call == calls[layer] else 0.0
+        return repeat(torch.stack([identity, identity + added]), "k n m -> k h n m", h=attn.shape[1])
 
     copies = repeat(image, "1 c y x -> k c y x", k=2)  # the first one stays as it is
-    intercepted = InterceptAttention(model, mean_in_layer, len(copies), heads_first_calls(model, copies))
+    intercepted = intercept(model, copies, mean_in_layer)
     with intercepted:
         model(copies)
     return still

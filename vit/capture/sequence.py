@@ -7,13 +7,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import is_half, mix_random
-from vit.capture.attention import check_capturable, check_logits_unchanged, differentiable, logits_of
+from vit.capture.alone import BATCH_TOLERANCE, project_attention, tolerance
+from vit.capture.attention import check_capturable, check_logits_unchanged
 from vit.capture.intercept import InterceptAttention
+from vit.capture.logits import logits_of
+from vit.capture.moved import differentiable
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ALIKE = 1e-3  # of the largest number: how much an image alone may differ from its place in a batch
 SequenceEdit = Callable[[Kind, int, Tensor], Tensor]
 
 
@@ -62,7 +63,7 @@ def capture_sequence(model: nn.Module, *inputs: Tensor) -> SequenceAttentions:
     inputs = tuple(differentiable(tensor) for tensor in inputs)
     found = _captured(model, inputs)
     with torch.no_grad():
-        check_logits_unchanged(model, found.logits, logits_of(model(*inputs)))
+        check_logits_unchanged(model, None, found.logits, logits_of(model(*inputs)))
         if len(inputs[0]) > 1:
             count = len(inputs[0])
             alone = (tensor[:1] if tensor.ndim and len(tensor) == count else tensor for tensor in inputs)
@@ -85,9 +86,11 @@ def _captured(model: nn.Module, inputs: tuple[Tensor, ...]) -> SequenceAttention
 
 def _check_first_alone(model: nn.Module, found: SequenceAttentions, alone: SequenceAttentions) -> None:
     """Raise a ValueError if the first image has other attention alone, as with heads before images: (H * B, N, M)."""
-    allowed = 0.05 if is_half(model, alone.logits) else ALIKE
+    allowed = tolerance(model, alone.logits, BATCH_TOLERANCE)
     for kind in KINDS:
-        of_batch, of_one = ([mix_random(attn[:1]).float() for attn in getattr(each, kind)] for each in (found, alone))
+        of_batch, of_one = (
+            [project_attention(attn[:1]).float() for attn in getattr(each, kind)] for each in (found, alone)
+        )
         alike = len(of_batch) == len(of_one) and all(
             one.shape == other.shape and (one - other).abs().max() <= allowed * other.abs().max().clamp(min=1)
             for one, other in zip(of_batch, of_one, strict=True)
@@ -116,13 +119,18 @@ def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tenso
     counts = dict.fromkeys(KINDS, 0)
 
     def told_apart(_: int, attn: Tensor) -> Tensor:
+        if len(attn) != len(inputs[0]):
+            raise ValueError(
+                f"{type(model).__name__} attends within windows, or to some images only ({len(inputs[0])} inputs gave "
+                f"attention of shape {tuple(attn.shape)}): read its encoder alone, by InterceptAttention"
+            )
         kind = _kind_of(attn, is_decoding=counts["decoder"] > 0)
         counts[kind] += 1
         return edit(kind, counts[kind] - 1, attn)
 
     with InterceptAttention(model, told_apart, len(inputs[0])) as intercepted:
         logits = logits_of(model(*inputs))
-    unseen = [*intercepted.unseen, *intercepted.unused.values()]
+    unseen = [*intercepted.unseen, *intercepted.followed.unused.values()]
     if unseen or not sum(counts.values()):
         what = f"of shape {unseen[0]}" if unseen else "a kernel of its own, or none"
         raise ValueError(

@@ -5,8 +5,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import heads_first_calls
-from vit.capture.intercept import InterceptAttention
+from vit.capture.alone import intercept
 from vit.capture.moved import changes, noise_like, rounding
 from vit.capture.trace import Boundary
 
@@ -36,6 +35,6 @@ def _depend_on_image(model: nn.Module, image: Tensor, without: Collection[int], 
     def zeros(call: int, attn: Tensor) -> Tensor:
         return torch.zeros_like(attn) if call in without else attn
 
-    with place.seen(seen.append), InterceptAttention(model, zeros, len(three), heads_first_calls(model, three)):
+    with place.seen(seen.append), intercept(model, three, zeros):
         model(three)
     return bool(changes(seen[-1]).max() > rounding(seen[-1]))

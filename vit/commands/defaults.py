@@ -108,7 +108,8 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         arguments["compile"] = False  # compiling takes longer than most tests and predictions
     defaults = TrainedDefaults(objective, _arguments_of_model(objective, arguments), path, is_checkpoint=True)
     if typed.subcommand != "fit":  # fit continues with the data of its config
-        defaults.of_images = {name: of_data[name] for name in ("mean", "std", "class_names") if name in of_data}
+        known_of = ("mean", "std", "class_names", "in_channels")
+        defaults.of_images = {name: of_data[name] for name in known_of if name in of_data}
     if typed.subcommand == "predict" and typed.own_data is None and not typed.types_data:
         crop_ratio = data.get("init_args", {}).get("crop_ratio") or 1.0
         defaults.words = _data_of_predict(objective, of_data | {"crop_ratio": crop_ratio})
@@ -196,6 +197,7 @@ def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
         if not typed.types_data:
             defaults.words = _data_of_predict(objective, of_images | {"in_channels": arguments["in_channels"]})
     else:
+        of_images["in_channels"] = arguments["in_channels"]
         of_model = {name: value for name, value in of_model.items() if name not in objective.from_data}
     defaults.arguments = _arguments_of_model(objective, of_model)
     return defaults

@@ -72,7 +72,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     data.prepare_data()
     data.setup("test")
     if "test" not in data.sets:
-        raise ValueError(f"{options.root} has no test images: there is nothing to evaluate on")
+        remedy = "the training of the model held out none of them, so name others"
+        if "val" in data.splits:
+            remedy = "rename its folder val to test, or name a folder without splits, of which a part is held out"
+        raise ValueError(f"{options.root} has no test images: {remedy}")
     _tell_of_seen(options.checkpoint, noted, data)
     splits = {split: _drawn(data.sets[split], options.images) for split in ("train", "test")}
     (known, labels), (asked, answers) = (

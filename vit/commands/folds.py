@@ -164,10 +164,11 @@ def _of_member(folds: int | None, fold: int | None, seed: int | None) -> list[st
 
 
 class Options(ViTCLI):
-    """Parses the options of a training, with the defaults of the weights to start from; builds and runs nothing."""
+    """Parses the options of a training, with the defaults of the weights to start from; runs nothing."""
 
     def instantiate_classes(self) -> None:
-        """Do nothing."""
+        """Build no more than a user's own data module: a run does not note what that tells."""
+        self.ask_own_data()
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Do nothing."""

@@ -45,7 +45,7 @@ class PlanCLI(ViTCLI):
             where = typed.configs[-1] if typed.configs else "the command line"
             raise ValueError(f"{where} has no model: add --model NAME, or options such as --model.embed_dim 384")
         check_trainer(config.trainer)
-        check_sharded(config.trainer.strategy, config.model.init_args)
+        check_sharded(config.trainer.strategy, config.model.init_args, self.trained.objective)
         config.trainer.logger, config.trainer.callbacks = False, None
         parser.add_instantiator(_without_memory, Objective, subclasses=True, prepend=True)
         if self.classes is not None:

@@ -11,6 +11,7 @@ from lightning import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.support.checks import check_non_negative, check_positive_int
+from vit.training.base import Objective
 
 WAIT = 20  # seconds that other processes wait until the first one has printed an error
 INSTEAD = {  # of Lightning's callbacks that would change a training without a note in its record
@@ -152,12 +153,13 @@ def _name_of(strategy: Any) -> str:
     return str(getattr(strategy, "class_path", strategy)).rpartition(".")[2]
 
 
-def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
+def check_sharded(strategy: Any, settings: dict[str, Any], objective: type[Objective] | None = None) -> None:
     """Check, before the processes start, that a training works on shards of the weights.
 
     Args:
         strategy: The strategy that is asked for.
         settings: Hyper-parameters of the objective.
+        objective: The class of the objective; None checks the hyper-parameters alone.
 
     Raises:
         ValueError: If it shards the weights and needs them whole.
@@ -166,9 +168,12 @@ def check_sharded(strategy: Any, settings: dict[str, Any]) -> None:
         return
     remedies = {"ema_decay": "null", "optimizer": "adamw"}
     whole = {name for name in remedies if settings.get(name) not in (None, remedies[name])}
-    if whole and rank_zero_only.rank:
+    is_refused = objective is not None and not objective.is_shardable
+    if (whole or is_refused) and rank_zero_only.rank:
         time.sleep(WAIT)  # the first process prints the error for all, and torchrun ends all once one has ended
         raise SystemExit(2)
+    if objective is not None:
+        objective.check_shardable(_name_of(strategy))
     if whole:
         asked = " and ".join(f"{name} {settings[name]}" for name in remedies if name in whole)
         remedy = " ".join(f"--model.{name} {remedies[name]}" for name in remedies if name in whole)

@@ -37,7 +37,9 @@ from vit.commands.trainer_checks import (
     check_sharded,
     check_trainer,
 )
-from vit.commands.typed_arguments import classes_first, limits_of, read_typed
+from vit.commands.typed_arguments import PLACES, classes_first, limits_of, read_typed
+from vit.data.labelled_files import COLOURS, LabelledFiles
+from vit.data.shards import check_no_command
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.console import print_results
 from vit.runs.folders import (
@@ -52,6 +54,7 @@ from vit.runs.folders import (
 from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.preemption import Preemption
+from vit.runs.program import program
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import meet_anew
@@ -131,16 +134,21 @@ class ViTCLI(LightningCLI):
         )
 
     def _of_data(self, name: str, data: LightningDataModule) -> Any:
-        """Return what the data tell the model; evaluated weights keep mean and std if the data have no such options."""
-        is_evaluated = self.typed.subcommand != "fit" and name in ("mean", "std") and name in self.trained.of_images
-        if is_evaluated and name not in constructor_arguments(type(data)):
-            return self.trained.of_images[name]
+        """Return what the data tell the model; evaluated weights keep mean and std if the data have no such options.
+
+        They also keep their channels, in which image files are then read.
+        """
+        of_images = self.trained.of_images if self.typed.subcommand != "fit" else {}
+        if name in ("mean", "std") and name in of_images and name not in constructor_arguments(type(data)):
+            return of_images[name]
+        if isinstance(data, LabelledFiles) and of_images.get("in_channels") in COLOURS:
+            data.read_as(of_images["in_channels"])
         return getattr(data, name, None)
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         parser.epilog = (
-            f"The arguments of a model and of a data set: train.py {subcommand} --model.help ViTClassifier, and "
+            f"The arguments of a model and of a data set: {program()} {subcommand} --model.help ViTClassifier, and "
             "--data.help CIFAR10."
         )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
@@ -188,6 +196,8 @@ class ViTCLI(LightningCLI):
         # A checkpoint that is continued holds the weights.
         if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
             chosen.model.init_args.init_from = trained.start
+        if subcommand == "fit" and trained.path is not None and not self.typed.configs:
+            self._check_runs_no_command(chosen.get("data") or {})
         data = (chosen.get("data") or {}).get("init_args", {})
         for name in (name for name in trained.of_images if name in data and data[name] is None):
             data[name] = trained.of_images[name]
@@ -234,6 +244,13 @@ class ViTCLI(LightningCLI):
             )
         return None
 
+    def _check_runs_no_command(self, data: Any) -> None:
+        """Check that the config of the run to resume, which may come from a stranger, names its data by no command."""
+        for part in (data.get(name) or {} for name in ("init_args", "dict_kwargs")):
+            read = {name: part[name] for name in PLACES if name in part}
+            not_typed = {k: value for k, value in read.items() if not any(str(value) in w for w in self.typed.others)}
+            check_no_command(not_typed, f"the config of {run_folder_of(self.trained.path)}")
+
     def before_instantiate_classes(self) -> None:
         """Check what can be known before the images are read and the model is built."""
         if self.subcommand is None:
@@ -243,24 +260,32 @@ class ViTCLI(LightningCLI):
         check_devices(trainer)
         if self.subcommand == "fit":
             check_trainer(trainer)
-            check_sharded(trainer["strategy"], settings)
+            check_sharded(trainer["strategy"], settings, self.trained.objective)
         else:
             check_limit(self.subcommand, trainer)
         check_memory(self.subcommand, settings)
 
     def instantiate_classes(self) -> None:
-        """Build data, model and trainer; a user's own data module tells the model about its images by attributes."""
-        if not self.typed.describes_data:
-            parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
-            data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
-            self.told = self._told_by(data)
-            for name, value in self.told.items():
-                asked[name] = value
-            parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
+        """Build data, model and trainer."""
+        self.ask_own_data()
         if self.typed.optimizer:
             replaced = ", ".join(f"--model.{name}" for name in OF_OPTIMIZER)
             rank_zero_only(print)(f"--optimizer replaces {replaced}", flush=True)
         super().instantiate_classes()
+        channels = self.model.hparams.get("in_channels")
+        if self.subcommand == "predict" and isinstance(self.datamodule, LabelledFiles) and channels in COLOURS:
+            self.datamodule.read_as(channels)
+
+    def ask_own_data(self) -> None:
+        """Build the data module if it is a user's own: it tells the model about its images by attributes."""
+        if self.typed.describes_data:
+            return
+        parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
+        data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
+        self.told = self._told_by(data)
+        for name, value in self.told.items():
+            asked[name] = value
+        parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
 
     def _told_by(self, data: LightningDataModule) -> dict[str, Any]:
         """Return what a data module tells about its images by attributes, except for typed arguments.
@@ -382,7 +407,7 @@ class ViTCLI(LightningCLI):
             "experiment": self._experiment(),
             "data": " ".join([type(self.datamodule).__name__, str(getattr(self.datamodule, "root", ""))]).strip(),
             "seed": int(self._get(self.config, "seed_everything")),
-            "command": shlex.join(["python", "train.py", *self.arguments]),
+            "command": f"{program()} {shlex.join(self.arguments)}",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if self.subcommand in ("test", "validate"):
@@ -401,7 +426,9 @@ class ViTCLI(LightningCLI):
         else:  # a distributed checkpoint, which a training that goes on may have replaced
             weights = source, sorted((str(file), file.stat().st_mtime_ns) for file in source.rglob("*"))
         images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
-        about = [getattr(data, "root", None), *(getattr(getattr(data, "files", None), name, None) for name in images)]
+        root = getattr(data, "root", None)
+        root = root.resolve() if isinstance(root, Path) else root  # the same name may be another folder elsewhere
+        about = [root, *(getattr(getattr(data, "files", None), name, None) for name in images)]
         how = [self._get(self.config, "optimize"), self._get(self.config, "trainer")["precision"]]
         predicted = f"{weights} {about} {how} {dict(self.model.hparams)}"
         return PredictionWriter(
@@ -511,7 +538,7 @@ class ViTCLI(LightningCLI):
         saving = (each for each in self.trainer.checkpoint_callbacks if isinstance(each, RunCheckpoint))
         best = next((each for each in saving if each.monitor is not None), None)
         if best is not None and not best.best_model_path:
-            best.take(self.run_folder / "checkpoints/last.ckpt")
+            best.take(Path(best.dirpath) / "last.ckpt")  # the folder that Lightning tells all processes
         self.trainer.strategy.barrier()
         return Path(best.best_model_path) if best is not None and best.best_model_path else None
 

@@ -111,7 +111,8 @@ def make_worse(
     """Replace splits in ``sets`` by worse ones; return a line about the labels, and one for each split of worse images.
 
     Raises:
-        ValueError: If images that are to be changed are not in memory.
+        ValueError: If test images alone are to be changed and there are none, or images that are to be changed are not
+            in memory.
     """
     said = []
     if label_noise and "train" in sets:
@@ -121,6 +122,11 @@ def make_worse(
             f"{int((labels != train.labels).sum()):,} of {len(labels):,} training labels are wrong (seed {SEED})"
         )
         sets["train"] = train.relabelled(labels)
+    if corrupt and corrupted == "test" and "test" not in sets:  # those of train alone also come from a checkpoint
+        raise ValueError(
+            f"corrupt ({dict(corrupt)}) changes test images, and there are none: add some, set corrupted to train or "
+            "both, or leave corrupt out"
+        )
     stages: dict[str, tuple[Stage, ...]] = {"train": ("train",), "test": ("test",), "both": ("train", "val", "test")}
     for stage in stages[corrupted] if corrupt else ():
         if stage in sets:

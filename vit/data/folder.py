@@ -8,7 +8,7 @@ from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.data.search import Found, list_folder, search, why_left_out
 from vit.support.class_names import match_classes
-from vit.support.printable import printable
+from vit.support.printable import list_names, printable
 
 # Usual names of the splits, and the split of each.
 SPLIT_NAMES: dict[str, Stage] = {
@@ -18,6 +18,7 @@ SPLIT_NAMES: dict[str, Stage] = {
 }
 
 BESIDE = "beside train, val and test"
+EMPTY = "split without images"
 
 
 class ImageFolder(LabelledFiles):
@@ -90,7 +91,9 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
     if "train" in stages or (known is not None and stages and not set(stages) & set(known)):
         beside = [path for path in list_folder(root) if path.name not in stages]
         found.leave_out(BESIDE, beside)
-        splits = {stage: _classes(root / stage, found) for stage in stages}
+        splits = _classes_of_splits(root, stages, found, needs_train=known is None)
+        if "train" in splits and not splits["train"]:
+            _check_no_class_beside(root / "train", beside)
     else:
         splits = {"train": _classes(root, found)}
     if known is None and stages and "train" not in stages:
@@ -103,16 +106,47 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
         if all(below.images for below in whole.values()):
             found = Found()
             found.leave_out(BESIDE, beside)
+            found.leave_out(EMPTY, [root / stage for stage in stages if stage not in splits])
             for below in whole.values():
                 for reason, paths in below.left_out.items():
                     found.leave_out(reason, paths)
             return {stage: {"": below.images} for stage, below in whole.items()}, found
-    if not next(iter(splits.values())):
+    # Without a model, classes that differ between the splits have a message of their own.
+    if not (splits["train"] if known is None else splits and all(splits.values())):
         raise ValueError(
             f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg, or without "
             f"labels any image files{found.hint}"
         )
     return splits, found
+
+
+def _classes_of_splits(
+    root: Path, stages: list[Stage], found: Found, needs_train: bool
+) -> dict[Stage, dict[str, list[Path]]]:
+    """Return the files of each class of each split; one without images, such as of a .gitkeep alone, is left out.
+
+    Raises:
+        ValueError: If a split has only images in formats that are not read.
+    """
+    splits = {stage: _classes(root / stage, found) for stage in stages}
+    for stage in (stage for stage in stages if not splits[stage]):
+        below = search(root / stage)
+        if not below.images and below.hint:
+            raise ValueError(f"no image in {root / stage} is read{below.hint}: convert them, or move the folder away")
+        if not below.images and not (needs_train and stage == "train"):
+            del splits[stage]
+            found.leave_out(EMPTY, [root / stage])
+    return splits
+
+
+def _check_no_class_beside(train: Path, beside: list[Path]) -> None:
+    """Check that a folder train without class folders is no class itself, beside the folders of the others."""
+    folders = (path for path in beside if why_left_out(path) is None and path.is_dir())
+    if (other := next((path for path in folders if search(path).images), None)) is not None:
+        raise ValueError(
+            f"{train} has no class folders, and {other} beside it has images: if train is a class, move all class "
+            f"folders into {train}; if not, move {other} elsewhere"
+        )
 
 
 def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> None:
@@ -122,7 +156,7 @@ def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) 
         if differing := sorted(names ^ set(classes)):
             raise ValueError(
                 f"classes differ between {root / 'train'} and {root / stage}: only one of them has "
-                f"{', '.join(differing)}; give both the same class folders"
+                f"{list_names(differing)}; give both the same class folders"
             )
 
 

@@ -1,6 +1,5 @@
 """The base of the data sets that read labelled image files."""
 
-import os
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +28,9 @@ from vit.support.checks import (
     check_size,
 )
 from vit.support.first_process import tell
+from vit.support.printable import list_names
 
+COLOURS = {1: "grey", 3: "colour"}  # of a number of channels
 # The files of a split, and the class number, the row of 0 and 1, or the row of tokens of each.
 LabelledPaths = tuple[list[Path] | Members, list[int] | np.ndarray | list[list[int]] | list[list[float]]]
 
@@ -104,7 +105,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self.notes: dict[Path, list[str]] = {}
         self.identical: list[str] = []  # lines about identical images
         self._look_for_identical(duplicates)
-        found = survey(ConcatDataset([paths for paths, _ in self.splits.values()]), max_pixels)
+        found = self.found = survey(ConcatDataset([paths for paths, _ in self.splits.values()]), max_pixels)
         self.in_channels = found.in_channels
         if image_size is None:
             self.image_size = self.choose_size(found)
@@ -112,8 +113,15 @@ class LabelledFiles(ImageDataModule, ABC):
             self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         # We do not take the statistics of the images themselves, which differ between splits: the first linear layer
         # can learn any other scale.
-        self.mean = _per_channel(mean or [0.485, 0.456, 0.406], self.in_channels)
-        self.std = _per_channel(std or [0.229, 0.224, 0.225], self.in_channels)
+        self.given = mean or [0.485, 0.456, 0.406], std or [0.229, 0.224, 0.225]
+        self.read_as(self.in_channels)
+
+    def read_as(self, in_channels: int) -> None:
+        """Read images in the channels that a trained model takes: 3 for colour, 1 for grey."""
+        if in_channels != self.in_channels:
+            tell(f"images of {self.root} are read in {COLOURS[in_channels]}, as the model takes them")
+        self.in_channels = in_channels
+        self.mean, self.std = (_per_channel(numbers, in_channels) for numbers in self.given)
 
     def _look_for_identical(self, duplicates: Duplicates) -> None:
         """Name identical images, or leave them out, or raise a ValueError, as the option says."""
@@ -197,7 +205,7 @@ class LabelledFiles(ImageDataModule, ABC):
             )
         for split, part in self.sets.items() if self.num_classes and not is_part else ():
             counts = _count(part.labels, self.num_classes)
-            missing = ", ".join(name for name, count in zip(self.class_names, counts, strict=True) if count == 0)
+            missing = list_names([name for name, count in zip(self.class_names, counts, strict=True) if count == 0])
             if missing and split == "train":
                 raise ValueError(f"no readable training image of {missing}: add images, or delete the class")
             if missing:
@@ -209,6 +217,9 @@ class LabelledFiles(ImageDataModule, ABC):
         for path, notes in self.notes.items():
             for note in notes:
                 by_note.setdefault(note, []).append(path)
+        if self.found.coloured and self.in_channels == 1:
+            looked_at = f"of {len(self.found.sizes):,} that were looked at"
+            by_note[f"in colour, and read in grey as nearly all are, {looked_at}"] = self.found.coloured
         return Inventory(
             self.root,
             {
@@ -230,6 +241,7 @@ class LabelledFiles(ImageDataModule, ABC):
             splits["train"] = [*paths, *more], [*labels, *of_more]
         total = sum(len(paths) for paths, _ in splits.values())
         numbers = {name: number for number, name in enumerate(sorted(set(self.groups.values())))}
+        prefix = str(self.root / "_").removesuffix("_")  # with one separator, also where the root is that of a disk
         sets = {}
         for stage, (paths, labels) in splits.items():
             files = ImageFiles(
@@ -238,7 +250,12 @@ class LabelledFiles(ImageDataModule, ABC):
             part = sets[stage] = self.decode_or_stream(files, total, skip_damaged=self.skip_damaged)
             self.unreadable |= files.unreadable
             self.notes |= files.notes
-            part.files = [name.removeprefix(f"{self.root}{os.sep}") for name in part.files]
+            if len(part.labels) == 0:
+                raise ValueError(
+                    f"cannot read any of the {len(paths):,} {stage} images of {self.root}, such as {paths[0]}: replace "
+                    f"them, or leave {stage} out"
+                )
+            part.files = [name.removeprefix(prefix) for name in part.files]
             if self.groups:
                 part.groups = torch.tensor([numbers[self.groups[name]] for name in part.files])
         if set(sets) == {"train"} and self._shows_a_part(sets["train"].labels):

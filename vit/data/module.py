@@ -183,8 +183,9 @@ class ImageDataModule(LightningDataModule):
         if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)
             if len(held_out.labels) == 0:
+                lack = "no class has two images" if kept.groups is None else "each group is the only one of a class"
                 raise ValueError(
-                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: make it larger, or 0"
+                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: {lack}: add some, or set 0"
                 )
             sets["train"], sets["val"] = kept, held_out
         name = type(self).__name__

@@ -119,7 +119,7 @@ def expand(pattern: str) -> list[str]:
     (['train-0008.tar', 'train-0009.tar', 'train-0010.tar'], ['a.tar', 'b.tar'])
 
     Raises:
-        ValueError: If a brace is not closed, or holds neither a range nor a list.
+        ValueError: If a brace is not closed, or holds neither a range that counts up nor a list.
     """
     before, brace, rest = pattern.partition("{")
     inside, closing, after = rest.partition("}")
@@ -129,6 +129,8 @@ def expand(pattern: str) -> list[str]:
         return [pattern]
     if found := RANGE.fullmatch(inside):
         first, last = found.groups()
+        if int(first) > int(last):
+            raise ValueError(f"{pattern!r} counts down from {first} to {last}: write the smaller number first")
         parts = [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
     else:
         parts = inside.split(",")
@@ -151,7 +153,7 @@ def kept_index(shard: Path) -> np.ndarray | None:
     """Return the index beside a shard, or the one that an earlier run has cached; None if there is none."""
     size = shard.stat().st_size
     for path in (shard.with_name(shard.name + INDEX_SUFFIX), _kept(shard)):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, EOFError):  # the last of a file without a byte, as a full disk leaves it
             index = np.load(path, allow_pickle=False)
             if not len(index) or (index["offset"] + index["size"]).max() <= size:
                 return index
@@ -290,7 +292,7 @@ def describe_shard(shard: Path) -> dict[str, Any] | None:
     try:
         index = np.load(shard.with_name(shard.name + INDEX_SUFFIX), allow_pickle=False)
         content = np.memmap(shard, mode="r")
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     for offset, size, digest, *_ in index.tolist():
         if digest_of(content[offset : offset + size]) != digest:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -63,9 +62,7 @@ class Shards(LabelledFiles):
     ) -> None:
         patterns: dict[Stage, str | None] = {"train": urls, "val": val_urls, "test": test_urls}
         self.shards = {stage: _find(pattern) for stage, pattern in patterns.items() if pattern is not None}
-        named = Counter(shard for shards in self.shards.values() for shard in shards)
-        if twice := [shard for shard, count in named.items() if count > 1]:
-            raise ValueError(f"{twice[0]} is named twice: a shard belongs to one split, and its images are seen once")
+        _check_each_once([shard for shards in self.shards.values() for shard in shards])
         self.known_classes = class_names
         super().__init__(root=str(self.shards["train"][0].parent), memory_limit=memory_limit, **kwargs)
         self.decodes_on_demand = memory_limit == 0
@@ -165,21 +162,7 @@ class Shards(LabelledFiles):
         classes = self._classes_of_manifest()
         texts = [text.decode(errors="backslashreplace") for text in found]
         if all(text.isdecimal() for text in texts):
-            largest = max(map(int, texts))
-            table = classes or self.known_classes or [str(number) for number in range(largest + 1)]
-            if largest >= len(table):
-                raise ValueError(
-                    f"{self.root} has images of class {largest}, and {len(table)} classes from 0 on "
-                    f"({list_names(table, 3)}): name all of them by --data.class_names, or write the shards again"
-                )
-            names = [table[int(text)] for text in texts]
-            differing = [(text, name) for text, name in zip(texts, names, strict=True) if text != name]
-            if differing and not classes and {*texts} <= {*table}:
-                text, name = differing[0]
-                raise ValueError(
-                    f"{self.root} has images of class {text}, which is a name among those of the model and the place "
-                    f"of {name}, counted from 0: write the shards by vit-attention shards, whose manifest names them"
-                )
+            table, names = self._name_numbers(texts, classes)
         else:
             table, names = classes or sorted(map(printable, texts)), [*map(printable, texts)]
             if unknown := sorted(set(names) - set(table)):
@@ -190,6 +173,34 @@ class Shards(LabelledFiles):
         known = self.known_classes
         self.class_names = list(table) if known is None else match_classes(names, known, self.root)
         return dict(zip(found, names, strict=True))
+
+    def _name_numbers(self, texts: list[str], classes: list[str]) -> tuple[list[str], list[str]]:
+        """Return the names of all classes and that of each number: of the manifest, of the model, or the number."""
+        largest, count = max(map(int, texts)), len({*map(int, texts)})
+        table = classes or self.known_classes
+        if not table and largest >= count:
+            raise ValueError(
+                f"{self.root} has {count:,} classes, numbered up to {largest}: number them from 0 to {count - 1}, or "
+                "name all of them by --data.class_names"
+            )
+        table = table or [str(number) for number in range(count)]
+        are_names = not classes and {*texts} <= {*table}
+        if largest >= len(table) and are_names:
+            return table, texts
+        if largest >= len(table):
+            raise ValueError(
+                f"{self.root} has images of class {largest}, and {len(table)} classes from 0 on "
+                f"({list_names(table, 3)}): name all of them by --data.class_names, or write the shards again"
+            )
+        names = [table[int(text)] for text in texts]
+        differing = [(text, name) for text, name in zip(texts, names, strict=True) if text != name]
+        if differing and are_names:
+            text, name = differing[0]
+            raise ValueError(
+                f"{self.root} has images of class {text}, which is a name among those of the model and the place "
+                f"of {name}, counted from 0: write the shards by vit-attention shards, whose manifest names them"
+            )
+        return table, names
 
     def _classes_of_manifest(self) -> list[str]:
         """Return the classes that the manifests name, which must be the same; [] without a manifest."""
@@ -210,7 +221,8 @@ def check_no_command(arguments: Mapping[str, Any], place: object) -> None:
         ValueError: If one of them is a command.
     """
     for name in ("urls", "val_urls", "test_urls"):
-        if str(arguments.get(name)).startswith(PIPE):
+        pattern = arguments.get(name)
+        if pattern is not None and any(url.startswith(PIPE) for url in expand(str(pattern))):  # also {pipe:a,b}
             raise ValueError(f"{place} names its shards by a command: type it by --data.{name}, if you trust it")
 
 
@@ -285,6 +297,17 @@ def _find(pattern: str) -> list[Path]:
         among = f", as {len(missing):,} of {len(shards):,} that {pattern!r} names" if len(shards) > 1 else ""
         raise ValueError(f"no shard {missing[0]}{among}: name files as train-{{000000..000127}}.tar")
     return shards
+
+
+def _check_each_once(shards: list[Path]) -> None:
+    """Check that no shard is named twice, also by another spelling or a link."""
+    spelt: dict[Path, Path] = {}
+    for shard in shards:
+        if (before := spelt.setdefault(shard.resolve(), shard)) is not shard:
+            also = "" if before == shard else f", also as {shard}"
+            raise ValueError(
+                f"{before} is named twice{also}: a shard belongs to one split, and its images are seen once"
+            )
 
 
 def _local(url: str) -> Path:

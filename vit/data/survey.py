@@ -3,7 +3,7 @@
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vit.data.formats import MAX_PIXELS, open_image
@@ -23,10 +23,12 @@ class Survey:
     Args:
         sizes: Rows and columns of each image, upright.
         in_channels: 1 if nearly all images are grey, else 3.
+        coloured: The files in colour, if nearly all are grey.
     """
 
     sizes: list[tuple[int, int]]
     in_channels: int
+    coloured: list[Path] = field(default_factory=list)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -59,14 +61,17 @@ def survey(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Survey:
         ValueError: If none of the files is an image.
     """
     step = -(-len(paths) // MOST_HEADERS)
-    headers = [_read_header(paths[index], max_pixels) for index in range(0, len(paths), step)]
-    readable = [header for header in headers if not isinstance(header, str)]
+    headers = {index: _read_header(paths[index], max_pixels) for index in range(0, len(paths), step)}
+    readable = {index: header for index, header in headers.items() if not isinstance(header, str)}
     if not readable:
         raise ValueError(
             f"cannot read any of the {len(paths):,} image files, such as {paths[0]}: are they images? ({headers[0]})"
         )
-    sizes, grey = zip(*readable, strict=True)
-    return Survey([*sizes], in_channels=1 if sum(grey) >= GREY_SHARE * len(grey) else 3)
+    sizes, grey = zip(*readable.values(), strict=True)
+    if sum(grey) < GREY_SHARE * len(grey):
+        return Survey([*sizes], in_channels=3)
+    coloured = [paths[index] for index, is_grey in zip(readable, grey, strict=True) if not is_grey]
+    return Survey([*sizes], in_channels=1, coloured=coloured)
 
 
 def _read_header(path: Path, max_pixels: int) -> tuple[tuple[int, int], bool] | str:

@@ -146,7 +146,7 @@ class ImageTable(LabelledFiles):
         trained = set().union(*(found for file, found in labels.items() if stages[file] == "train"))
         if lacking := [name for name in self.class_names if name not in trained]:
             raise ValueError(
-                f"{self.table} has no training image of {', '.join(lacking)}: add images, or delete the class"
+                f"{self.table} has no training image of {list_names(lacking)}: add images, or delete the class"
             )
 
 

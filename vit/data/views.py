@@ -14,7 +14,8 @@ from vit.data.device_copy import copy_async
 from vit.data.operations import OPERATIONS, apply_operations
 from vit.support.checks import check_natural, check_positive_int, check_share_range
 
-# As in DINO (Caron et al. 2021) and BYOL, without a change of hue.
+# Close to DINO (Caron et al. 2021) and BYOL, but without a change of hue, and alike for all views. There, only the
+# second large view is solarised, and the first one is always blurred, the second one with 0.1.
 JITTERED, GREYED, SOLARISED, BLURRED = 0.8, 0.2, 0.2, 0.5  # probabilities
 JITTER = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}  # largest change of each factor
 SIGMAS = (0.1, 2.0)  # of the blur in pixels, if the shorter side has SIGMA_SIDE or more; else proportionally less

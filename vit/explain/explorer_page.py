@@ -77,8 +77,8 @@ def explorer(
     image: "Tensor | Given",
     *,
     maps: Mapping[str, Tensor] | None = None,
-    target: int | None = None,
-    versus: int | None = None,
+    target: int | str | None = None,
+    versus: int | str | None = None,
     class_names: Sequence[str] | None = None,
     model_name: str = "",
     image_name: str = "",
@@ -107,7 +107,7 @@ def explorer(
             ``vit.load`` or timm, which also tells the names and the statistics below.
         maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
             speak against the class. None draws ``DEFAULT_METHOD`` for the target.
-        target: The class whose logit is split into contributions; None is the predicted class.
+        target: The class whose logit is split into contributions, by number or name; None is the predicted class.
         versus: A class to compare with: then the target's logit minus that of this class is split.
         class_names: Names of the classes, in the order of the logits; None numbers them.
         model_name: Name of the model, shown on top.
@@ -149,6 +149,7 @@ def explorer(
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads, anatomy.calls)]).float()
     subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
     target = int(subject.contrast.argmax())
+    versus = None if versus is None else int(subject.contrast.argmin())
     if maps is None:
         question = f"why {names[target]}" + ("?" if versus is None else f", and not {names[versus]}?")
         maps = {f"{DEFAULT_METHOD}: {question}": signed_map(DEFAULT_METHOD, subject)[0]}

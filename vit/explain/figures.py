@@ -115,7 +115,7 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
     """
     layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
     heads = max(attn.shape[1] for attn in layers)
-    title = "Where the read-out looks, each head by itself"
+    title = "Attention of the tokens that the logits read, each head by itself"
     sheet = Sheet(image.shape[-2:], len(layers), [heads], title=title, left=0.6)
     for head in range(heads):
         sheet.write_above(head, f"head {head}")

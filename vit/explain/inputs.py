@@ -112,7 +112,7 @@ def as_images(model: nn.Module, given: Tensor | Given | Sequence[Given], max_pix
         return given
     taken = taken_by(model)
     pixels = torch.stack([_pixels(one, taken, max_pixels) for one in as_list(given)])
-    parameter = next(model.parameters(), pixels)
+    parameter = next((each for each in model.parameters() if each.is_floating_point()), pixels)  # others are packed
     return normalise(pixels, taken.settings).to(parameter.device, parameter.dtype)
 
 

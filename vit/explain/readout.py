@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import examine
-from vit.capture.attention import check_logits_unchanged, differentiable, logits_of
+from vit.capture.attention import check_logits_unchanged
+from vit.capture.logits import logits_of
+from vit.capture.moved import differentiable
 from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
@@ -57,7 +59,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     for tokens in seen:
         with last.changed(lambda _, tokens=tokens: tokens):
             read.append(logits_of(model(images)))
-    check_logits_unchanged(model, read[-1], logits)
+    check_logits_unchanged(model, images, read[-1], logits)
     return rearrange(read, "l b k -> b l k")
 
 

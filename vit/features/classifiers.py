@@ -121,6 +121,8 @@ def _check(features: Tensor, labels: Tensor, test_features: Tensor, test_labels:
             raise ValueError(
                 f"labels are {classes.dtype} of shape {tuple(classes.shape)}: give a whole number for each image, (N,)"
             )
+        if missing := int((classes < 0).sum()):
+            raise ValueError(f"{missing} images have no class (a label below 0): leave them out")
         check_finite(images)
     if features.shape[1] != test_features.shape[1]:
         raise ValueError(f"features have {features.shape[1]} and {test_features.shape[1]} channels: take one model")

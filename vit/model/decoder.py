@@ -96,6 +96,7 @@ class TransformerDecoder(nn.Module):
                 context_dim=context_dim,
                 dropout=dropout,
                 drop_path=drop_path * i / max(depth - 1, 1),
+                block_index=i,
                 **block_kwargs,
             )
             for i in range(depth)

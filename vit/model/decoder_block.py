@@ -67,6 +67,7 @@ class DecoderBlock(nn.Module):
         causal: Whether a token attends only to itself and the tokens before it.
         dropout: Probability of zeroing a channel after each projection, in [0, 1).
         drop_path: Probability that a sequence skips a residual branch, in [0, 1).
+        block_index: Number of the block, from 0, on which the initial lambda of differential attention depends.
 
     Raises:
         ValueError: If widths do not fit, or the mechanism cannot be causal.
@@ -87,13 +88,13 @@ class DecoderBlock(nn.Module):
         causal: bool = True,
         dropout: float = 0.0,
         drop_path: float = 0.0,
+        block_index: int = 0,
     ) -> None:
         super().__init__()
         shared = {"num_kv_heads": num_kv_heads, "qkv_bias": qkv_bias, "qk_norm": qk_norm}
+        mechanism = {"mechanism": attention, "mechanism_kwargs": attention_kwargs, "block_index": block_index}
         self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
-        self.attn = PrefixAttention(
-            embed_dim, num_heads, causal=causal, mechanism=attention, mechanism_kwargs=attention_kwargs, **shared
-        )
+        self.attn = PrefixAttention(embed_dim, num_heads, causal=causal, **mechanism, **shared)
         self.has_context = context_dim is not None
         if self.has_context:
             self.norm_cross = nn.LayerNorm(embed_dim, eps=1e-6)

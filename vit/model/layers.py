@@ -196,10 +196,18 @@ class AttentionPool(nn.Module):
     """Pools tokens by attention of one learned query and an MLP (Zhai et al. 2022, fig. 4). Weights have timm's names.
 
     ``x = proj(attend(latent, tokens))``, then ``x + mlp(norm(x))``.
+
+    Raises:
+        ValueError: If the heads do not divide the channels.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, mlp_ratio: float, mlp: str, norm_eps: float) -> None:
         super().__init__()
+        if embed_dim % num_heads:  # key_dim and value_dim may let the blocks have such heads
+            raise ValueError(
+                f"embed_dim ({embed_dim}) must be divisible by num_heads ({num_heads}) for pool 'map': take another "
+                "number of heads, or pool 'mean'"
+            )
         self.num_heads = num_heads
         self.latent = nn.Parameter(torch.zeros(1, 1, embed_dim))
         self.q = nn.Linear(embed_dim, embed_dim)

@@ -45,7 +45,8 @@ def hidden_patches(keep: Tensor, count: int) -> Tensor:
     >>> hidden_patches(torch.tensor([[0, 2]]), 4)
     tensor([[False,  True, False,  True]])
     """
-    return torch.ones(len(keep), count, dtype=torch.bool, device=keep.device).scatter(1, keep, False)
+    # In 64 bits, as scatter takes no narrower numbers; the encoder does.
+    return torch.ones(len(keep), count, dtype=torch.bool, device=keep.device).scatter(1, keep.long(), False)
 
 
 def reconstruction_losses(predicted: Tensor, images: Tensor, keep: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -58,11 +59,20 @@ def reconstruction_losses(predicted: Tensor, images: Tensor, keep: Tensor, patch
         images: The images, (B, C, H, W).
         keep: Numbers of the visible patches, (B, K), which are left out of the error.
         patch_size: Rows and columns of a patch.
+
+    Raises:
+        ValueError: If no patch of an image is hidden.
     """
     patches = cut_into_patches(images, patch_size).to(predicted.dtype)
     mean, deviation = patch_statistics(patches)
     errors = reduce((predicted - (patches - mean) / deviation).square(), "b n p -> b n", "mean")
     hidden = hidden_patches(keep, patches.shape[1])
+    # Fewer numbers than patches always hide one; reading the booleans would wait for a GPU.
+    if keep.shape[1] >= patches.shape[1] and not hidden.any(dim=1).all():
+        raise ValueError(
+            f"keep has {keep.shape[1]} of {patches.shape[1]} patches, so that none is hidden and there is no error: "
+            "leave some out"
+        )
     return (errors * hidden).sum(dim=1) / hidden.sum(dim=1)
 
 
@@ -124,7 +134,7 @@ class PatchDecoder(nn.Module):
         prefix, visible = embedded.tensor_split([tokens.shape[1] - keep.shape[1]], dim=1)
         positions = sinusoidal_positions_2d(grid_size, embedded.shape[2]).to(embedded)
         whole = repeat(self.mask_token.to(visible.dtype), "1 1 d -> b n d", b=len(keep), n=len(positions))
-        whole = whole.scatter(1, repeat(keep, "b k -> b k d", d=whole.shape[2]), visible)
+        whole = whole.scatter(1, repeat(keep.long(), "b k -> b k d", d=whole.shape[2]), visible)
         decoded = pack([prefix, whole + positions], "b * d")[0]
         for block in self.blocks:
             decoded = block(decoded)

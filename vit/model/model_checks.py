@@ -3,7 +3,7 @@
 If a check fails, it raises a ValueError that quotes the values and names a remedy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,6 +108,17 @@ def check_patch_drop(patch_drop: float, mechanism: nn.Module, attention: str) ->
     """Check that a mechanism works without the patches that ``patch_drop`` drops."""
     if patch_drop and "grid" in mechanism.takes:
         raise ValueError(f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0")
+
+
+def check_takes_some_patches(blocks: Iterable[nn.Module], name: str) -> None:
+    """Check that the attention of all blocks works without some of the patches, which an argument leaves out."""
+    for number, block in enumerate(blocks):
+        mechanism = getattr(getattr(block, "attn", None), "mechanism", None)  # a user's own block may have none
+        if "grid" in getattr(mechanism, "takes", ()):
+            raise ValueError(
+                f"attention of block {number} ({type(mechanism).__name__}) needs all patches of the grid: leave {name} "
+                "out, or take softmax attention"
+            )
 
 
 def check_overlap(patch_size: tuple[int, int], patch_stride: tuple[int, int]) -> None:

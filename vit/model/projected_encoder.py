@@ -38,6 +38,8 @@ class Prototypes(nn.Module):
     def __init__(self, in_dim: int, count: int) -> None:
         super().__init__()
         check_positive_int("prototypes", count, "1024 is usual")
+        if count == 1:
+            raise ValueError("prototypes (1) leaves nothing to predict, as its probability is always 1: 1024 is usual")
         self.weight = nn.Parameter(torch.empty(count, in_dim))
         self.init_weights()
 

@@ -45,7 +45,8 @@ class TokenMerging(nn.Module):
         r: Patches that each block merges into other patches; at most half of the remaining ones.
 
     Raises:
-        ValueError: If the model has rotary positions, another mechanism, or blocks that were replaced or have hooks.
+        ValueError: If the model has rotary positions, another mechanism, other than pre-norm blocks with residual
+            connections, or blocks that were replaced or have hooks.
     """
 
     def __init__(self, model: VisionTransformer, r: int) -> None:
@@ -168,6 +169,12 @@ def _check_mergeable(model: nn.Module) -> None:
     if model.config["pos_embed"] in ROTARY:
         raise ValueError(
             f"pos_embed {model.config['pos_embed']!r} turns each patch by its place, and merged ones have several"
+        )
+    norm, residual = model.config["norm"], model.config["residual"]
+    if norm != "pre" or not residual:
+        raise ValueError(
+            "only pre-norm blocks with residual connections are merged, and this model has norm "
+            f"{norm!r} and residual {residual}: take one with norm 'pre' and residual True"
         )
     for i, block in enumerate(model.blocks):
         if not isinstance(block, EncoderBlock) or not block.is_plain():

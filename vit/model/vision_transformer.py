@@ -31,6 +31,7 @@ from vit.model.model_checks import (
     check_output_format,
     check_patch_drop,
     check_resizable,
+    check_takes_some_patches,
     chosen_blocks,
     count_features,
     mechanisms_of_blocks,
@@ -294,6 +295,9 @@ class VisionTransformer(nn.Module):
             mask: Mask of attention, as ``forward`` takes it.
             keep: Numbers of the patches that are encoded, row by row from 0, (B, K). None encodes all patches.
             token_mask: Hidden patches, as ``forward`` takes them.
+
+        Raises:
+            ValueError: If ``keep`` holds no numbers of patches, or attention of a block needs all patches.
         """
         tokens, grid, angles = self._embed(images, keep, token_mask)
         for block in self.blocks:
@@ -321,12 +325,14 @@ class VisionTransformer(nn.Module):
             mask: Mask of attention, as ``forward`` takes it.
 
         Raises:
-            ValueError: If the tokens are not those of the grid, or the positions do not fit.
+            ValueError: If the tokens are not those of the grid, the positions do not fit, or attention of a block needs
+                all patches.
         """
         rows, columns = grid or self.patch_embed.grid_size
         angles = self._angles((rows, columns), tokens)
         if positions is not None:
             check_numbers_of_patches("positions", positions, len(tokens), rows * columns)
+            check_takes_some_patches(self.blocks, "positions")
             angles = None if angles is None else angles[number_tokens(positions, self.num_prefix_tokens)]
         elif tokens.shape[1] != self.num_prefix_tokens + rows * columns:
             raise ValueError(
@@ -442,6 +448,7 @@ class VisionTransformer(nn.Module):
             tokens, angles = self.patch_drop(tokens, self.num_prefix_tokens, angles)
         else:
             check_numbers_of_patches("keep", keep, len(images), patches.shape[1])
+            check_takes_some_patches(self.blocks, "keep")
             tokens, angles = keep_patches(tokens, keep, self.num_prefix_tokens, angles)
         return self.norm_pre(tokens), grid if keep is None else None, angles
 

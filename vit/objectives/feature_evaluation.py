@@ -43,13 +43,14 @@ def effective_rank(features: Tensor) -> float:
 def feature_std(features: Tensor) -> float:
     """Return the standard deviation of normalised features, over all channels: (N, D) -> from 0 to 1.
 
-    It is 0 if all features have one direction, and 1 if their directions cancel out.
+    It is 0 if all features have one direction or are zero, and 1 if their directions cancel out.
 
     >>> feature_std(torch.tensor([[3.0, 4.0], [6.0, 8.0]])), feature_std(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]))
     (0.0, 1.0)
     """
     directions = F.normalize(in_double(features), dim=1)
-    return reduce(directions, "n d -> d", "mean").square().sum().neg().add(1).clamp(min=0).sqrt().item()
+    lengths = reduce(directions.square(), "n d -> d", "mean").sum()  # 1, but for features of zeros, which stay zeros
+    return (lengths - reduce(directions, "n d -> d", "mean").square().sum()).clamp(min=0).sqrt().item()
 
 
 def describe_collapse(scores: dict[str, Any]) -> str | None:

@@ -65,15 +65,24 @@ class FeatureLearner(Objective, EncoderModule):
         ``is_real``, boolean (B,), is False for padding.
         """
 
+    def prepare_data(self) -> None:
+        """Check that no prediction is asked for, before a callback begins its file.
+
+        Raises:
+            ValueError: If one is.
+        """
+        if self.trainer.state.fn == TrainerFn.PREDICTING:
+            raise ValueError(
+                f"{type(self).__name__} predicts no labels: vit-attention features writes the features of images"
+            )
+
     def setup(self, stage: str) -> None:
         """Check that the data fit.
 
         Raises:
-            ValueError: If images are blended, classes are weighted, a batch is too small, or a prediction is asked for.
+            ValueError: If images are blended, classes are weighted, or a batch is too small.
         """
         name = type(self).__name__
-        if stage == "predict":
-            raise ValueError(f"{name} predicts no labels: vit-attention features writes the features of images")
         data = None if self._trainer is None else self.trainer.datamodule
         if stage != "fit" or not isinstance(data, ImageDataModule):
             return
@@ -169,8 +178,8 @@ class FeatureLearner(Objective, EncoderModule):
         draw_neighbours(self.evaluation.rows, image_set, split, folder / "neighbours.png")
 
     def predict_step(self, batch: Any, batch_idx: int) -> None:
-        """Do nothing: ``setup`` refuses predictions."""
+        """Do nothing: ``prepare_data`` refuses predictions."""
 
     def prediction_rows(self, outputs: Any) -> list[dict[str, str]]:
-        """Return no rows: ``setup`` refuses predictions."""
+        """Return no rows: ``prepare_data`` refuses predictions."""
         return []

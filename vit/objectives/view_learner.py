@@ -21,6 +21,7 @@ from vit.training.description import Picture, Score
 from vit.training.flop import forward_flop
 
 LEAST_VIEWS = 2
+COLOURED = (1, 3)  # channels of images whose colours are known
 
 
 class ViewLearner(FeatureLearner):
@@ -59,6 +60,11 @@ class ViewLearner(FeatureLearner):
     ) -> None:
         self.check_views(global_views, local_views)
         super().__init__(**kwargs)
+        if distort and (channels := self.judged.patch_embed.in_channels) not in COLOURED:
+            raise ValueError(
+                f"distort changes colours of images of 1 or 3 channels, and these have {channels}: set --model.distort "
+                "false"
+            )
         self.views = Views(global_views, local_views, global_scale, local_scale, flip, distort)
 
     @classmethod

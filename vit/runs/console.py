@@ -16,6 +16,7 @@ from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttentio
 from vit.data.image_set import ImageSet
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
+from vit.runs.program import program
 from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
 from vit.runs.splits import LoadedImages, count_images, is_brought, splits_of
 from vit.support.printable import printable
@@ -164,7 +165,7 @@ def print_resume(folder: Path) -> None:
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists():
         print(f"results so far: {printable(str(folder / 'results.json'))}")
-        print(f"resume with: python train.py fit --ckpt_path {printable(shlex.quote(str(last)))}", flush=True)
+        print(f"resume with: {program()} fit --ckpt_path {printable(shlex.quote(str(last)))}", flush=True)
     else:
         print("stopped before the first checkpoint: start again", flush=True)
 

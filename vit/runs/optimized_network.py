@@ -18,6 +18,21 @@ class OptimizedNetwork(Callback):
     def __init__(self, dtype: str) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Check that the weights are float32 on a CPU, as a program is made of them.
+
+        Raises:
+            ValueError: If they are not.
+        """
+        device, precision = trainer.strategy.root_device.type, str(trainer.precision)
+        if device != "cpu":
+            raise ValueError(f"--optimize computes on a CPU, and this is {device}: add --trainer.accelerator cpu")
+        if precision.endswith("-true") and precision != "32-true":
+            raise ValueError(
+                f"--optimize takes weights of float32, and --trainer.precision is {precision}: add --trainer.precision "
+                "32-true"
+            )
+
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the program, and print a line that says how close it is to the network.
 

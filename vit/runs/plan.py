@@ -32,7 +32,6 @@ DTYPES = {
     "16-true": (torch.float16, None),
 }
 """By the name of a precision: the type of the weights, and that of the products if it differs."""
-LESS_MEMORY = "take --model.grad_checkpointing true, --trainer.strategy fsdp2, a smaller model, or a larger --memory"
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Plan:
         average: Bytes of the moving average of the weights.
         exchanged: Bytes of what devices exchange: the buckets of DDP, or the whole blocks of FSDP2.
         moments: The moments of a step at which the memory may be largest.
+        is_shardable: Whether fsdp2 could divide weights, gradients and averages over several devices.
     """
 
     parameters: int
@@ -72,6 +72,7 @@ class Plan:
     average: float
     exchanged: float
     moments: tuple[Line, ...]
+    is_shardable: bool = True
 
     def memory(self, batch: int) -> float:
         """Return the largest number of bytes that are alive at one moment of a step."""
@@ -90,9 +91,11 @@ class Plan:
         """
         room = FILLED * memory
         if self.memory(1) > room:
+            sharding = "--trainer.strategy fsdp2, " if self.is_shardable else ""
             raise ValueError(
                 f"a batch of one takes {self.memory(1) / 1e9:,.3g} GB, more than {FILLED:.0%} of memory "
-                f"({memory / 1e9:g} GB): {LESS_MEMORY}"
+                f"({memory / 1e9:g} GB): take --model.grad_checkpointing true, {sharding}a smaller model, or a larger "
+                "--memory"
             )
         return min(int((room - moment.fixed) / moment.each) for moment in self.moments if moment.each > 0)
 
@@ -167,8 +170,11 @@ def plan_training(
         on_gpu: Whether attention uses the kernels of GPUs.
 
     Raises:
-        ValueError: If the precision is not in DTYPES, or the module's loss reads values, which a plan does not have.
+        ValueError: If the precision is not in DTYPES, the module's loss reads values, which a plan does not have, or
+            the weights are to be sharded and the module needs them whole.
     """
+    if strategy == "fsdp2":
+        module.check_shardable()
     if precision not in DTYPES:
         raise ValueError(f"precision {precision!r} has no plan: take one of {', '.join(DTYPES)}")
     weight_type, product_type = DTYPES[precision]
@@ -210,6 +216,7 @@ def plan_training(
         average,
         exchanged,
         tuple(Line(line.fixed + added, line.each) for line in moments),
+        module.is_shardable,
     )
 
 

@@ -1,7 +1,9 @@
 """A callback that writes predictions to a CSV file, row by row, and continues a file that a kill left unfinished."""
 
 import csv
+import glob
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -22,8 +24,9 @@ from vit.support.printable import csv_text, printable
 class PredictionWriter(Callback):
     """Write one row per image, with its file and its prediction, and print the unreadable files.
 
-    Rows go to ``NAME.KEY.partial`` as they come; the file gets its name when it is complete. No file is replaced
-    without ``overwrite``. The same prediction, started again after a kill, keeps the rows of the partial file.
+    Rows go to ``NAME.KEY.START.partial`` as they come; the file gets its name when it is complete. No file is replaced
+    without ``overwrite``. The same prediction, started again after a kill, keeps the rows of the partial file, except
+    for images that are gone or were changed after START, the nanosecond at which the file was begun.
 
     Args:
         path: The file.
@@ -42,23 +45,26 @@ class PredictionWriter(Callback):
         self.is_typed = is_typed
         self.overwrite = is_typed and overwrite
         self.columns = ["file", *columns]
-        self.partial = path.with_name(f"{path.name}.{key}.partial")
-        self.lock = FileLock(f"{self.partial}.lock")
+        name = f"{path.name}.{key}"
+        self.lock = FileLock(path.with_name(f"{name}.partial.lock"))
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self.lock.acquire(timeout=0)
             except Timeout:
                 raise ValueError(
-                    f"another process writes {self.partial}: wait for it, or name another file by --output"
+                    f"another process makes the same prediction for {path}: wait for it, or name another file by "
+                    "--output"
                 ) from None
+        begun = sorted(path.parent.glob(f"{glob.escape(name)}.[0-9]*.partial"))
+        self.partial = begun[0] if begun else path.with_name(f"{name}.{time.time_ns()}.partial")
         self.rows = 0
         self.unreadable: list[str] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the file, or continue it after its last complete row."""
         data = trainer.datamodule
-        rows = _complete_rows(self.partial) if isinstance(data, UnsortedImages) else []
+        rows = self._kept_rows(data.files.paths) if isinstance(data, UnsortedImages) else []
         self._write([dict(zip(self.columns, self.columns, strict=True)), *rows], mode="w")
         self.rows = len(rows)
         if rows:
@@ -66,6 +72,18 @@ class PredictionWriter(Callback):
             done = Counter(row["file"] for row in rows)
             files = [str(path) for path in data.files.paths]
             data.leave_out({file for file in files if _take(done, csv_text(file))})
+
+    def _kept_rows(self, paths: Sequence[Path]) -> list[dict[str, str]]:
+        """Return the complete rows of the partial file whose images are what they were at its start."""
+        if not (rows := _complete_rows(self.partial)):
+            return []
+        start = int(self.partial.name.split(".")[-2])
+        changed = {csv_text(str(path)) for path in paths if _was_changed(path, start)}
+        same = {csv_text(str(path)) for path in paths} - changed
+        kept = [row for row in rows if row["file"] in same]
+        if len(kept) < len(rows):
+            print(f"{len(rows) - len(kept)} rows of {self.partial} are left out: their images are gone, or changed")
+        return kept
 
     def on_predict_batch_end(
         self,
@@ -155,6 +173,11 @@ def _complete_rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         return list(csv.DictReader(file))[:-1]
+
+
+def _was_changed(path: Path, start: int) -> bool:
+    """Return whether an image was changed after a time, or replaced by another file or link."""
+    return any(max(status.st_mtime_ns, status.st_ctime_ns) > start for status in (path.stat(), path.lstat()))
 
 
 def _take(counted: Counter[str], name: str) -> bool:

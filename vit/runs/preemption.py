@@ -20,7 +20,7 @@ class Preemption(Checkpoint):
     """Stop a training between two steps at SIGTERM, and leave a checkpoint.
 
     Slurm's requeue signal, which is SIGUSR1 unless the plugin SLURMEnvironment names another, also puts the job back
-    into the queue. A signal to one process stops all: they agree after every fourth batch.
+    into the queue. A signal to one process stops all: they agree after every fourth batch and at the end of an epoch.
 
     Args:
         checkpoint: The file to write.
@@ -52,6 +52,11 @@ class Preemption(Checkpoint):
         is_due = trainer.world_size == 1 or (trainer.fit_loop.total_batch_idx + 1) % EVERY == 0
         if is_due and self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
             trainer.save_checkpoint(self.checkpoint)
+            self._stop(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop if a signal came, as no batch of a short epoch may be one to stop after; its checkpoint is written."""
+        if self._agree(trainer):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from vit.glossary import EVERYWHERE, FACTS, RUN
 from vit.objectives import ViTClassifier
 from vit.runs.parts import part_in_words
+from vit.runs.program import program
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
@@ -182,7 +183,7 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
 
 
 def _command(subcommand: str, checkpoint: str | Path) -> str:
-    return f"python train.py {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
+    return f"{program()} {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 
 HOST = socket.gethostname()
 MOST_LETTERS = 40  # of a file's name in the name of its unfinished file; a name has at most 255 bytes
+CALLS = count()  # names may share these letters, so that each call has a number of its own
 REMEDIES = {
     errno.EACCES: "name another place, or change its permissions",
     errno.EPERM: "name another place, or change its permissions",
@@ -115,7 +116,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name[:MOST_LETTERS]}.{HOST}.{os.getpid()}.unfinished")
+        letters = path.name[:MOST_LETTERS]
+        unfinished = path.with_name(f".{letters}.{HOST}.{next(CALLS)}.{os.getpid()}.unfinished")
         try:
             yield unfinished
             if unfinished.is_dir():

@@ -73,6 +73,9 @@ class Objective(LightningModule, ABC):
     """Whether predicted images are scaled to the size of the input whatever their aspect ratio, and not cropped."""
     prediction_columns: ClassVar[tuple[str, ...]]
     """Columns of the CSV file of ``predict`` after the file."""
+    is_shardable: ClassVar[bool] = True
+    """Whether a strategy may shard the weights: False if parts of the network run without its ``forward``, which would
+    gather them."""
     network: nn.Module
 
     def __init__(
@@ -178,13 +181,31 @@ class Objective(LightningModule, ABC):
         }
 
     def configure_model(self) -> None:
-        """Shard the blocks if the strategy does so, then compile the network; a second call does nothing."""
+        """Shard the blocks if the strategy does so, then compile the network; a second call does nothing.
+
+        Raises:
+            ValueError: If the strategy does so, and the objective needs whole weights.
+        """
+        if self.device_mesh is not None:
+            self.check_shardable()
         if self.device_mesh is not None and not hasattr(self.network, "unshard"):
             for module in (*blocks_of(self.network), self.network):
                 fully_shard(module, mesh=self.device_mesh["data_parallel"])
         if self.hparams.get("compile"):
             device = self.device if self._trainer is None else self.trainer.strategy.root_device
             compile_for_training(self.network, device)
+
+    @classmethod
+    def check_shardable(cls, strategy: str = "fsdp2") -> None:
+        """Check that a strategy that shards the weights can train this objective.
+
+        Raises:
+            ValueError: If the objective needs whole weights.
+        """
+        if not cls.is_shardable:
+            raise ValueError(
+                f"strategy {strategy} shards the weights, and {cls.__name__} needs them whole: take strategy ddp"
+            )
 
     def configure_callbacks(self) -> list[Callback]:
         """Return the moving average of the weights, if ``ema_decay`` asks for it.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit.model.embedding import to_pair
 from vit.model.vision_transformer import VisionTransformer
-from vit.support.checks import check_choice
+from vit.support.checks import check_choice, check_positive_share, check_probability
 from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
 
@@ -26,6 +26,9 @@ class EncoderModule(LightningModule):
         init: Initial attention weights: Glorot's uniform distribution, or "mimetic", close to the structure of trained
             attention (Trockman and Kolter 2023).
         vit_kwargs: Arguments of the VisionTransformer.
+
+    Raises:
+        ValueError: If ``mean`` or ``std`` is not of pixels from 0 to 1, or has not one number for each channel.
     """
 
     encoder = "network"
@@ -39,8 +42,8 @@ class EncoderModule(LightningModule):
         encoder = VisionTransformer(**vit_kwargs)
         if encoder.mask_token is not None:  # no objective hides patches by it, and DDP would wait for its gradient
             encoder.mask_token.requires_grad_(False)
-        halves = [0.5] * encoder.patch_embed.in_channels
-        self._of_channels = {"mean": mean or halves, "std": std or halves}
+        channels, given = encoder.patch_embed.in_channels, {"mean": mean, "std": std}
+        self._of_channels = {name: numbers_of_channels(name, numbers, channels) for name, numbers in given.items()}
         for name, numbers in self._of_channels.items():
             # Not in the state_dict, whose names stay timm's; vit.load reads them from the hyper-parameters.
             self.register_buffer(name, torch.tensor(numbers)[:, None, None], persistent=False)
@@ -51,6 +54,13 @@ class EncoderModule(LightningModule):
     def build_network(self, encoder: VisionTransformer) -> nn.Module:
         """Return the model that is trained: the encoder, or one around it."""
         return encoder
+
+    def _set_hparams(self, hp: Any) -> None:
+        """Keep ``mean`` and ``std`` as lists: a checkpoint with tensors or numbers of NumPy would not load safely."""
+        super()._set_hparams(hp)
+        for name in ("mean", "std"):
+            if self.hparams.get(name) is not None:
+                self.hparams[name] = as_list(self.hparams[name])
 
     def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Self:
         """Move to a device without values, except ``mean`` and ``std``, which no state_dict would bring back."""
@@ -67,6 +77,38 @@ class EncoderModule(LightningModule):
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         return training_flop(self.get_submodule(self.encoder))
+
+
+def as_list(numbers: Any) -> list[Any]:
+    """Return a number, or those of a sequence, an array or a tensor, as a list of Python's own numbers.
+
+    >>> as_list(torch.tensor([0.5, 0.25])), as_list((0.5, torch.tensor(0.25)))
+    ([0.5, 0.25], [0.5, 0.25])
+    """
+    plain = numbers.tolist() if hasattr(numbers, "tolist") else numbers
+    values = plain if isinstance(plain, list | tuple) else [plain]
+    return [number.tolist() if hasattr(number, "tolist") else number for number in values]
+
+
+def numbers_of_channels(name: str, numbers: Any, channels: int) -> list[float]:
+    """Return the mean or the standard deviation of each channel; None is 0.5 for each.
+
+    >>> numbers_of_channels("mean", [0.5], channels=3)
+    Traceback (most recent call last):
+    ValueError: mean has 1 numbers for 3 channels: give one for each
+
+    Raises:
+        ValueError: If there is not one number for each channel, or one is not of pixels from 0 to 1.
+    """
+    if numbers is None:
+        return [0.5] * channels
+    found = as_list(numbers)
+    if len(found) != channels:  # one number would be taken for all channels
+        raise ValueError(f"{name} has {len(found)} numbers for {channels} channels: give one for each")
+    check = check_probability if name == "mean" else check_positive_share
+    for number in found:
+        check(name, number, "it is of pixels from 0 to 1, so divide numbers of bytes by 255")
+    return [float(number) for number in found]
 
 
 def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -52,8 +52,10 @@ def _described(parts: Mapping[Any, Any]) -> str:
     return ", ".join(shapes) or "nothing"
 
 
-def check_labels_of_batch(labels: Tensor, num_classes: int) -> None:
-    """Check that labels are numbers of classes, (B,), or a share of each class, (B, num_classes); -1 pads a batch.
+def check_labels_of_batch(labels: Tensor, num_classes: int, is_trained: bool = False) -> None:
+    """Check that labels are numbers of classes, (B,), or a share of each class, (B, num_classes).
+
+    The label -1 pads a batch of an evaluation; a batch that is trained on has none.
 
     >>> check_labels_of_batch(torch.tensor([1, 10]), 10)
     Traceback (most recent call last):
@@ -74,6 +76,8 @@ def check_labels_of_batch(labels: Tensor, num_classes: int) -> None:
         label = highest if highest >= num_classes else lowest
         remedy = f"set --model.num_classes {highest + 1}, or number" if highest >= num_classes else "number"
         raise ValueError(f"a label is {label}, and the classes are 0 to {num_classes - 1}: {remedy} them from 0")
+    if is_trained and lowest == -1:
+        raise ValueError("a label of a training batch is -1: leave images without a class out")
 
 
 def one_class_each(labels: Tensor) -> Tensor:
@@ -151,7 +155,7 @@ class BroughtBatches:
             labels = labels if labels.is_floating_point() else labels.long()
             num_classes = getattr(module.network, "num_classes", 0)
             if num_classes and (is_first or labels.device.type == "cpu"):  # reading from a GPU waits for it
-                check_labels_of_batch(labels, num_classes)
+                check_labels_of_batch(labels, num_classes, module.training)
                 if module.training and hasattr(module, "check_trained_labels"):
                     module.check_trained_labels(labels)
             if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):

@@ -20,6 +20,7 @@ FORMATS = {
     ".aoti": "torch._inductor.aoti_load_package on CPUs of this kind",
 }
 FEWEST_PATCHES = 2  # on each side: sizes of 0 and 1 mean something else to torch.export
+LARGEST_ONNX = 1536 * 2**20  # bytes of weights, above which torch writes them to a second file
 
 
 def export(model: VisionTransformer, path: str | Path) -> float:
@@ -49,8 +50,8 @@ def export(model: VisionTransformer, path: str | Path) -> float:
 
     Raises:
         ValueError: If the path has another suffix, the model is in training mode or cannot be exported, autocast is on,
-            the model pads images of its ``image_size`` (but not for OpenVINO), or the program computes other logits; no
-            file is left then.
+            the model pads images of its ``image_size`` (but not for OpenVINO) or is too large for one file of ONNX, or
+            the program computes other logits; no file is left then.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
@@ -75,6 +76,11 @@ def export(model: VisionTransformer, path: str | Path) -> float:
     if path.suffix == ".onnx":
         for module in ("onnxscript", "onnxruntime"):  # torch.onnx needs the first
             import_extra(module, "export")
+        if (size := sum(weights.nbytes for weights in model.state_dict().values())) > LARGEST_ONNX:
+            raise ValueError(
+                f"the model has {size / 1e9:.2f} GB of weights, and torch writes at most {LARGEST_ONNX / 1e9:.2f} GB "
+                "into one file, as a single .onnx file holds at most 2 GB: write .pt2 or .xml"
+            )
     if path.suffix in (".xml", ".aoti") and model.pos_embed.device.type != "cpu":
         raise ValueError(f"the model is on {model.pos_embed.device}, and {path} is for CPUs: export model.cpu()")
     if path.suffix == ".xml":

@@ -149,3 +149,34 @@ def test_the_report_says_why_the_norms_of_tokens_were_not_measured(model, images
     found = collect(Subject(Around(model, run).eval(), images[:2]), ["rollout"])
     (text,) = (finding.text for finding in judge(found).findings if finding.about == "outliers")
     assert text == f"the norms of tokens were not measured: {reason}"
+
+
+@pytest.mark.parametrize("pool", ["max", "early"])
+def test_a_model_that_reads_more_than_its_last_tokens_has_a_report_without_the_norms_of_tokens(model, images, pool):
+    def early(vit, images):
+        return vit(images) + vit.head(vit.embed(images).mean(dim=1))
+
+    def maximum(vit, images):
+        return vit.head(vit.forward_features(images).amax(dim=1))
+
+    found = collect(Subject(Around(model, early if pool == "early" else maximum).eval(), images[:2]), ["occlusion"])
+    (text,) = (finding.text for finding in judge(found).findings if finding.about == "outliers")
+    assert text.startswith("the norms of tokens were not measured: ")
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1,), (3,)])
+def test_labels_that_are_not_one_for_each_image_are_refused(model, images, shape):
+    with pytest.raises(ValueError, match=rf"labels have shape \({shape[0]},.*\) for 2 images: give a class for each"):
+        collect(Subject(model, images[:2]), [], torch.zeros(shape))
+
+
+def test_labels_may_be_a_list(model, images):
+    listed, tensor = (collect(Subject(model, images[:2]), [], labels) for labels in ([1, 2], torch.tensor([1, 2])))
+    assert_close(listed.corrected, tensor.corrected)
+
+
+@pytest.mark.filterwarnings("ignore:attention has negative weights")
+def test_attention_with_negative_weights_is_no_share_of_outlying_tokens(images):
+    differential = VisionTransformer((6, 10), 2, embed_dim=12, depth=2, num_heads=3, attention="differential").eval()
+    found = collect(Subject(differential, images[:2]), ["occlusion"])
+    assert "negative weights, which are no shares" in found.not_measured

@@ -177,3 +177,19 @@ def test_a_model_of_several_labels_is_not_measured_by_the_share_of_one_class(mea
 def test_no_map_of_a_model_that_sees_nothing_is_faithful():
     subject = Subject(Adder([[0.0] * 4] * 4).eval(), torch.rand(3, 1, 4, 4))
     assert saco(subject, torch.rand(3, 4, 4)).tolist() == [0, 0, 0]
+
+
+def test_a_map_that_is_constant_up_to_rounding_has_no_order():
+    class Even(nn.Module):
+        patch_size = 1
+
+        def forward(self, images):
+            return images.flatten(1)[:, :5] * torch.tensor([3.0, 1.0, -2.0, 0.5, 4.0])
+
+    images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    subject = Subject(Even().eval(), images)
+    assert not saco(subject, torch.full((4, 8, 8), 0.1)).any()
+    noisy = 1 + 1e-7 * torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert not saco(subject, noisy).any()
+    flat = removal_curves(subject, torch.ones(4, 8, 8), "mean_fill")
+    assert_close(removal_curves(subject, noisy, "mean_fill").area_between, flat.area_between)

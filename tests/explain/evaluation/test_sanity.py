@@ -112,6 +112,12 @@ def test_predictions_that_cannot_change_are_refused(measure, images):
 
 
 @pytest.mark.parametrize("measure", [uniform_attention, permuted_attention])
+def test_labels_in_a_column_are_refused_which_would_be_compared_with_every_prediction(measure, model, images):
+    with pytest.raises(ValueError, match=r"labels have shape \(2, 1\) for 2 images: give a class for each"):
+        measure(model, images[:2], torch.tensor([[1], [2]]))
+
+
+@pytest.mark.parametrize("measure", [uniform_attention, permuted_attention])
 def test_predictions_of_several_labels_are_refused(measure, images):
     model = VisionTransformer(**OURS).eval()
     model.pretrained_cfg = {"thresholds": [0.5] * 7}

@@ -215,3 +215,9 @@ def test_the_own_controls_of_a_method_do_not_depend_on_the_batches(model, images
     assert_close(alone["rollout: untrained"]["drop"], whole["rollout: untrained"]["drop"])
     assert not torch.equal(alone["rollout: mean map"]["drop"][1:], alone["uniform"]["drop"][1:])
     assert_close(alone["rollout: mean map"]["drop"][-1], whole["rollout: mean map"]["drop"][-1])
+
+
+def test_a_method_that_is_named_twice_is_scored_once(model, images):
+    twice = score(model, [images[:12]], ["random", "rollout", "random", "rollout"])
+    assert twice.column("method")[:2] == ["random", "rollout"]
+    assert len(twice.values["random"]["drop"]) == len(twice.values["rollout"]["drop"]) == 12

@@ -394,6 +394,7 @@ def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
     assert not few.text.startswith("31 of 31")
     assert every.text.startswith("31 of 31 images have patch tokens of outlying norm before the last layer: ")
     share, mass = map(float, re.findall(r"[\d.]+ (?=%)", every.text))
+    assert "% of the last attention to patches" in every.text  # less what the class token keeps
     with torch.no_grad():
         norms = model.blocks[0](model.embed(images), model.patch_embed.grid_size)[:, 1:].norm(dim=-1)
         received = capture_attention(model, images)[-1].mean(dim=1)[:, 0, 1:]  # by the patches, from the class token

@@ -112,7 +112,7 @@ def test_it_is_the_same_for_the_same_weights_in_another_library(library, random_
 
 
 @pytest.mark.parametrize("attention", ["uniform", "positional"])
-@pytest.mark.parametrize("mlp", ["gelu", "swiglu"])
+@pytest.mark.parametrize("mlp", ["gelu", "quick_gelu", "swiglu"])
 @pytest.mark.parametrize("pool", ["mean", "cls+mean"])
 def test_without_biases_and_with_attention_of_its_own_all_relevance_is_the_tokens(attention, mlp, pool):
     model = vit.VisionTransformer(
@@ -289,3 +289,61 @@ def test_a_skip_connection_beside_the_module_of_the_first_attention_carries_rele
     twin.transformer = nn.Sequential(*layers, twin.transformer.norm)
     found, expected = (signed_map("attnlrp", Subject(each, IMAGES, TARGET)) for each in (model, twin))
     assert_close(found, expected, **EXACT)
+
+
+def test_two_classes_of_one_image_have_the_maps_that_each_has_alone():
+    model = made("vit-pytorch, SimpleViT")
+    twice = IMAGES[:1].repeat(2, 1, 1, 1)
+    both = signed_map("attnlrp", Subject(model, twice, torch.tensor([1, 4])))
+    alone = [signed_map("attnlrp", Subject(model, IMAGES[:1], target)) for target in (1, 4)]
+    assert_close(both, torch.cat(alone), **EXACT)
+
+
+class Activated(nn.Module):
+    """Logits of the sums of the tokens, behind an activation."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.vit, self.activation = randomised(vit.VisionTransformer(**TINY, attention="uniform")), activation
+
+    def forward(self, images):
+        return self.activation(self.vit(images) * 1.0)
+
+
+def of_activation(activation):
+    torch.manual_seed(0)
+    return signed_map("attnlrp", Subject(Activated(activation).eval(), IMAGES, 2))
+
+
+@pytest.mark.parametrize(
+    ("written", "as_function"),
+    [
+        (lambda x: x * x.sigmoid(), F.silu),
+        (lambda x: torch.sigmoid(x) * x, F.silu),
+        (lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)), F.gelu),
+        (lambda x: x * torch.tanh(F.softplus(x)), F.mish),
+        (nn.SiLU(inplace=True), F.silu),
+        (nn.Hardswish(inplace=True), F.hardswish),
+    ],
+    ids=["silu", "silu, gate first", "gelu", "mish", "silu in place", "hardswish in place"],
+)
+def test_an_activation_has_one_map_however_it_is_written(written, as_function):
+    assert_close(of_activation(written), of_activation(as_function), **EXACT)
+
+
+def test_a_product_of_two_activations_of_one_tensor_is_refused():
+    with pytest.raises(ValueError, match=r"attnlrp has no rule for torch.Tensor.mul"):
+        of_activation(lambda x: x.sigmoid() * x.tanh())
+
+
+def test_a_layer_that_adds_in_place_has_the_map_of_one_that_does_not(random_vit):
+    def in_place(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens += block.attn(block.norm1(tokens))
+            tokens += block.mlp(block.norm2(tokens))
+        return vit.head(vit.norm(tokens)[:, 0])
+
+    model = random_vit()
+    found = signed_map("attnlrp", Subject(Around(model, in_place).eval(), IMAGES, TARGET))
+    assert_close(found, signed_map("attnlrp", Subject(model, IMAGES, TARGET)), **EXACT)

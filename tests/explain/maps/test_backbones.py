@@ -125,3 +125,27 @@ def test_a_backbone_in_training_mode_is_refused_and_left_in_it():
     with pytest.raises(ValueError, match="in training mode"):
         PatchToken(backbone, IMAGES, 0, 0)
     assert backbone.training
+
+
+class PatchesAlone(nn.Module):
+    """A backbone that returns its tokens without some at the start."""
+
+    def __init__(self, vit, left_out=1):
+        super().__init__()
+        self.vit, self.left_out = vit, left_out
+
+    def forward(self, images):
+        return self.vit.forward_features(images)[:, self.left_out :]
+
+
+def test_a_patch_is_the_same_if_the_backbone_returns_the_patches_alone():
+    backbone = randomised(ours(num_classes=0)())
+    expected = explain(PatchToken(backbone, IMAGES, row=2, column=3), IMAGES, "rollout")
+    found = explain(PatchToken(PatchesAlone(backbone).eval(), IMAGES, row=2, column=3), IMAGES, "rollout")
+    assert_close(found, expected, **EXACT)
+
+
+def test_a_backbone_that_returns_some_of_the_patches_is_refused():
+    backbone = PatchesAlone(randomised(ours(num_classes=0)()), left_out=2).eval()
+    with pytest.raises(ValueError, match=r"returned 14 tokens, .* mixes 16: return all of them, or the 15 patches"):
+        PatchToken(backbone, IMAGES, row=0, column=0)

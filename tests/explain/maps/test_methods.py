@@ -303,3 +303,40 @@ def test_a_batch_norm_that_was_left_in_training_mode_is_refused_and_keeps_its_av
     with pytest.raises(ValueError, match="'1' of Sequential is in training mode: it normalises by the images of the"):
         explain(model, torch.randn(3, 3, 6, 10), "occlusion", grid=(3, 5))
     assert torch.equal(model[1].running_mean, averages)
+
+
+def changing_each_other():
+    """Two models that treat the images of a batch together, though they are in eval mode."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4, track_running_stats=False)
+    yield nn.Sequential(nn.Conv2d(3, 4, 2, 2), norm, nn.ReLU(), nn.Flatten(), nn.Linear(60, 5)).double().eval()
+    yield Around(nn.Sequential(nn.Flatten(), nn.Linear(180, 5)), lambda vit, x: vit(x) - vit(x).mean(0)).double().eval()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("method", ["occlusion", "input_gradient", "integrated_gradients", "smoothgrad"])
+def test_images_that_change_each_other_are_refused_by_methods_on_pixels_too(method, count):
+    for model in changing_each_other():
+        with pytest.raises(ValueError, match="the images of a batch change each other"):
+            explain(model, IMAGES[:count], method, grid=(3, 5))
+
+
+def test_a_model_of_which_only_a_third_image_changes_the_others_is_refused():
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(180, 5))
+    model = Around(linear, lambda vit, x: vit(x) / max(len(x) - 1, 1)).double().eval()
+    with pytest.raises(ValueError, match="the images of a batch change each other"):
+        explain(model, IMAGES, "occlusion", grid=(3, 5))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-5, 1e-9])
+def test_a_random_model_is_refused_however_small_its_logits(factor, random_vit):
+    model = Around(random_vit(), lambda vit, x: factor * nn.functional.dropout(vit(x), 0.5, training=True))
+    with pytest.raises(ValueError, match="the model is random"):
+        explain(model.eval(), IMAGES, "occlusion")
+
+
+@pytest.mark.parametrize("method", ["occlusion", "input_gradient"])
+def test_a_grid_finer_than_the_pixels_is_refused(method):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(180, 5)).double().eval()
+    with pytest.raises(ValueError, match=r"grid \(12, 5\) has more rows or columns than the images of 6 x 10 pixels"):
+        explain(model, IMAGES, method, grid=(12, 5))

@@ -270,7 +270,7 @@ def test_factors_after_the_projection_are_part_of_what_is_added(way):
 )
 @pytest.mark.parametrize("method", ["value", "value_rollout"])
 def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, method):
-    with pytest.raises(ValueError, match="layer 1 of Invented does not add the projection of its attention straight"):
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention directly"):
         explain(invented(Layer(), Gated(way)), INVENTED, method)
 
 
@@ -279,7 +279,7 @@ def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kw
     from timm.models.vision_transformer import ParallelScalingBlock
 
     model = randomised(of_timm(block_fn=ParallelScalingBlock, **kwargs)())
-    with pytest.raises(ValueError, match=r"layer 0 .* straight to the tokens .* such as that with an MLP side by side"):
+    with pytest.raises(ValueError, match=r"layer 0 .* directly to the tokens .* such as that with a parallel MLP"):
         explain(model, IMAGES, "value")
     explain(invented(Parallel(), Parallel()), INVENTED, "value")  # x + attention + MLP is added from the left
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from PIL import Image
 
 import vit
 from tests.tiny import CPU
+from vit.data.module import ImageDataModule, ImageSet
 from vit.objectives import ImageCompleter
 
 COMPLETE = [
@@ -146,6 +148,20 @@ def test_texts_do_not_matter_and_weights_of_classes_are_refused(run, error_of):
     assert message.startswith("error: balance 'loss' weights classes, and ImageCompleter has none")
     message = error_of("fit", *COMPLETE, "--data.mixup", "0.8")
     assert message.startswith("error: mixup (0.8) blends images, whose colours ImageCompleter learns: set it to 0")
+
+
+def test_weights_of_classes_are_refused_for_several_labels_an_image_too():
+    module, data = completer(), ImageDataModule(balance="loss")
+    data.sets = {"train": ImageSet(torch.zeros(2, 1, 6, 8, dtype=torch.uint8), torch.eye(2))}
+    module._trainer = SimpleNamespace(datamodule=data)
+    with pytest.raises(ValueError, match="balance 'loss' weights classes, and ImageCompleter has none: take"):
+        module.setup("fit")
+
+
+def test_nothing_is_drawn_under_dropout(objective):
+    module = completer(objective=objective, dropout=0.5).train()
+    with pytest.raises(ValueError, match=r"in training mode, in which dropout is random: call completer.eval\(\)"):
+        module.complete(torch.zeros(1, 1, 6, 8, dtype=torch.uint8))
 
 
 def test_its_checkpoint_is_no_vision_transformer(run, folder):

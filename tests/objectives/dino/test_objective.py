@@ -164,6 +164,13 @@ def test_options_without_a_meaning_are_refused_in_one_line(error_of, options, me
     assert error_of("fit", *RUN, *(f"--model.{option}" for option in options)).startswith(f"error: {message}")
 
 
+def test_a_strategy_that_shards_the_weights_is_refused():
+    module = learner()
+    module._device_mesh = {"data_parallel": None}  # as Lightning's strategy sets it
+    with pytest.raises(ValueError, match="shards the weights, and DINO needs them whole: take strategy ddp"):
+        module.configure_model()
+
+
 def test_a_batch_of_one_is_refused_in_one_line(error_of):
     assert error_of("fit", *RUN, "--data.batch_size", "1").startswith("error: a batch of 1 is too small for DINO")
 

@@ -147,6 +147,7 @@ def test_a_test_repeats_the_scores_and_a_prediction_is_refused_with_what_writes_
     assert (
         message == "error: MaskedAutoencoder predicts no labels: vit-attention features writes the features of images"
     )
+    assert [*trained[0].glob("predictions*")] == []
 
 
 def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed):

@@ -141,10 +141,11 @@ def test_every_column_is_a_score_or_a_number_of_the_test(rows):
     assert names - MultilabelClassifier.test_fields.keys() <= evaluated(*rows).scores(NAMES).keys()
 
 
-def test_shares_of_a_label_are_refused(rows):
+def test_labels_other_than_0_and_1_are_refused(rows):
     logits, labels = rows
-    with pytest.raises(ValueError, match="the labels of an evaluation hold shares between 0 and 1"):
-        evaluated(logits, 0.95 * labels)
+    for others in (0.95 * labels, 2 * labels - 1):
+        with pytest.raises(ValueError, match=r"hold numbers besides 0 and 1, .*: turn -1 into 0, and round shares,"):
+            evaluated(logits, others)
 
 
 def test_a_class_that_is_never_said_has_no_precision(rows):

@@ -6,14 +6,17 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning import Trainer
 from torch.testing import assert_close
 
 import vit
 from tests.tiny import CPU, MODEL
 from vit.commands import explain
 from vit.data import Digits
+from vit.data.module import ImageDataModule, ImageSet
 from vit.objectives import MultilabelClassifier
 from vit.runs.tested_images import read_rows
+from vit.training.loader_batches import BroughtBatches
 
 NAMES = ["even", "large", "round"]
 SIZES = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -149,6 +152,27 @@ def test_the_loss_is_binary_cross_entropy_with_smoothed_targets_and_weights():
     numbers = torch.tensor([0, 2, 1, 1, 0])
     rows = F.one_hot(numbers, 3).float()
     assert_close(module.training_loss((images, numbers)), module.training_loss((images, rows)))
+
+
+class Signs(ImageDataModule):
+    """Four images with labels of -1 and 1."""
+
+    num_classes, class_names, image_size, in_channels, mean, std = 2, ["a", "b"], (8, 8), 1, [0.5], [0.5]
+
+    def load_sets(self):
+        images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+        return {"train": ImageSet(images, torch.tensor([[1.0, -1.0]] * 4))}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice
+def test_labels_outside_of_0_to_1_are_refused_in_training():
+    module, data = MultilabelClassifier(num_classes=2, **SIZES), Signs(val_fraction=0, batch_size=4)
+    answer = r"a label is -1, and labels of several classes are 0 and 1, or shares between: turn -1 into 0, and leave"
+    with pytest.raises(ValueError, match=answer):
+        BroughtBatches().read((torch.rand(2, 1, 8, 8), torch.tensor([[1, -1], [-1, 1]])), module)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar"), False)
+    with pytest.raises(ValueError, match=answer):
+        Trainer(**quiet, max_steps=1, accelerator="cpu").fit(module, data)
 
 
 def test_positive_weights_are_negatives_over_positives(run, command, photographs):

@@ -133,6 +133,20 @@ def check_clusters(clusters: Tensor | Sequence[int] | None, images: int) -> Tens
     return clusters
 
 
+def check_labels(labels: Tensor | Sequence[int] | None, images: Tensor) -> Tensor | None:
+    """Return the class of each image (B, C, H, W) as a tensor (B,), on their device; None stays.
+
+    Raises:
+        ValueError: If there is not one for each image.
+    """
+    if labels is None:
+        return None
+    labels = torch.as_tensor(labels, device=images.device)
+    if labels.shape != (len(images),):
+        raise ValueError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: give a class for each")
+    return labels
+
+
 def fewest_images(confidence: float) -> int:
     """Return the smallest number of images for which a median has an interval.
 

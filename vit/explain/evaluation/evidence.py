@@ -15,7 +15,7 @@ from vit.capture.anatomy import Anatomy
 from vit.capture.attention import run_intercepted
 from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
-from vit.explain.evaluation.confidence import fewest_images
+from vit.explain.evaluation.confidence import check_labels, fewest_images
 from vit.explain.evaluation.faithfulness import Removal, removal_curves
 from vit.explain.evaluation.sanity import Replacement, other_class, permuted, replaced_logits, uniform
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
@@ -115,6 +115,7 @@ class Evidence:
 
 def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = None) -> Evidence:
     """Measure everything that the trust report judges."""
+    labels = check_labels(labels, subject.images)
     maps = {method: signed_map(method, subject) for method in methods}
     evidence = Evidence(len(subject.images), subject.grid[0] * subject.grid[1])
     evidence.other_class = other_class(subject, [method for method in methods if method not in CLASS_AGNOSTIC])
@@ -138,7 +139,11 @@ def collect(subject: Subject, methods: Sequence[str], labels: Tensor | None = No
     _replace_attention(evidence, subject, labels)
     _search_other_attention(evidence, subject)
     evidence.not_measured = _why_not_measured(subject.anatomy)
-    evidence.outliers = None if evidence.not_measured else _outliers(subject)
+    if not evidence.not_measured:
+        try:
+            evidence.outliers = _outliers(subject)
+        except ValueError as error:  # no row of attention leads to the logits, or its weights are negative
+            evidence.not_measured = str(error)
     return evidence
 
 
@@ -237,6 +242,8 @@ def _outliers(subject: Subject) -> Tensor:
     def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:
             row = subject.readout_map(reduce(attn, "b h n m -> b n m", "mean"))
+            if (attn < 0).any():
+                raise ValueError(f"the attention of {anatomy.model} has negative weights, which are no shares")
             shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 

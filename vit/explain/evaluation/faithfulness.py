@@ -9,11 +9,12 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
-from vit.capture.attention import logits_of
+from vit.capture.logits import logits_of
 from vit.explain.classes import check_one_of_several
+from vit.explain.evaluation.similarity import without_rounding
 from vit.explain.maps import Subject
 from vit.explain.maps.noise import draw_for_each
-from vit.explain.maps.perturbation import can_drop, cannot_drop, logits_with_tokens
+from vit.explain.maps.perturbation import can_drop, drop_error, logits_with_tokens
 from vit.support.precision import at_least_float32
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed
@@ -70,9 +71,10 @@ def removal_curves(subject: Subject, maps: Tensor, removal: Removal = "token_dro
         ValueError: If the model cannot run with fewer tokens, or gives several labels.
     """
     check_one_of_several(subject.model, subject.logits, "removal")
-    order = random_if_equal(rearrange(maps, "b r s -> b (r s)"), subject.images).argsort(dim=-1, descending=True)
+    values = rearrange(without_rounding(maps), "b r s -> b (r s)")
+    order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     if removal == "token_drop" and not can_drop(subject):
-        raise cannot_drop(subject.model)
+        raise drop_error(subject.model)
     remove = _drop if removal == "token_drop" else _fill
     target = subject.contrast.argmax(dim=-1)  # the class of each image whose probability is measured
     halves = []
@@ -101,7 +103,7 @@ def saco(subject: Subject, maps: Tensor) -> Tensor:
         ValueError: If the model gives several labels.
     """
     check_one_of_several(subject.model, subject.logits, "removal")
-    values = rearrange(maps, "b r s -> b (r s)")
+    values = rearrange(without_rounding(maps), "b r s -> b (r s)")
     order = random_if_equal(values, subject.images).argsort(dim=-1, descending=True)
     groups = order.tensor_split(min(GROUPS, order.shape[-1]), dim=-1)
     target = subject.contrast.argmax(dim=-1)[:, None]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vit.capture.attention import check_steady, influential_calls, run_intercepted
 from vit.explain.classes import check_one_of_several
+from vit.explain.evaluation.confidence import check_labels
 from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.similarity import map_correlation
 from vit.explain.maps import Subject, signed_map
@@ -118,6 +119,7 @@ def _table_of_replacements(model: nn.Module, images: Tensor, labels: Tensor | No
         num_heads.append(attn.shape[1])
         return attn
 
+    labels = check_labels(labels, images)
     check_steady(model, images)
     calls = influential_calls(model, images[:1])
     plain = run_intercepted(model, images, count_heads, calls)

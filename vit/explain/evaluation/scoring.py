@@ -115,8 +115,8 @@ def score(
     - ``positive``, ``negative``: share of predictions kept, most or least relevant patches painted first.
     - ``SaCo``: whether the values are right, not only their order, from -1 to 1.
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
-    - ``mean map``, ``untrained``: ``drop`` (or ``fill``) of two controls of the method: the mean of its maps of the
-      other images of the batch, and its maps of untrained models of the same architecture (weights shuffled).
+    - ``mean map``, ``untrained``: ``drop`` (or ``fill``) of two controls of the method: the mean of its maps of
+      the other images so far, and its maps of untrained models of the same architecture (weights shuffled).
     - ``against controls``: whether ``drop`` (or ``fill``) is surely above that of every control on the same images, or
       which control it is not surely above. The answers for all methods hold together with 95 % confidence.
     - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
@@ -292,7 +292,7 @@ def _measure(subject: Subject, maps: Tensor, removals: Sequence[Removal]) -> dic
 
 
 def _with_controls(methods: Sequence[str] | None) -> list[str]:
-    chosen = list(METHODS) if methods is None else list(methods)
+    chosen = [*dict.fromkeys(METHODS if methods is None else methods)]  # each once, however often it is named
     return chosen + [control for control in CONTROLS if control not in chosen]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vit.capture.alone import keep_for_copy
 from vit.capture.anatomy import Anatomy, ContradictionError
-from vit.capture.attention import logits_of
+from vit.capture.logits import logits_of
 from vit.explain.maps import Subject, signed_map
 
 SEEDS = 8  # shuffles that a verdict rests on; with a single one, its seed would decide

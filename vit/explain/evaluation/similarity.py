@@ -20,6 +20,11 @@ def is_constant(maps: Tensor) -> Tensor:
     return high - low <= rounding * largest
 
 
+def without_rounding(maps: Tensor) -> Tensor:
+    """Return maps (B, rows, columns), with the sign in place of each that is constant: rounding is no order."""
+    return torch.where(rearrange(is_constant(maps), "b -> b 1 1"), maps.sign(), maps)
+
+
 def map_correlation(maps: Tensor, others: Tensor) -> Tensor:
     """Compute Spearman's correlation of two maps of each image: (B, rows, columns) twice -> (B,), from -1 to 1.
 

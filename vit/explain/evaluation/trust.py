@@ -274,7 +274,9 @@ def _check_other_attention(evidence: Evidence, confidence: float) -> list[Findin
         level, words, more = decide(far, images, "that is far", verdicts, confidence, evidence.unit)
         if more != NO_MORE:  # no more images than these are searched
             at_most = f"at most {SEARCHED} images are searched"
-            more = f"more images may decide it, but {at_most}" if images < SEARCHED else f"{NO_MORE}: {at_most}"
+            more = (
+                f"more images may decide it, but {at_most}" if evidence.images < SEARCHED else f"{NO_MORE}: {at_most}"
+            )
         text = (
             f"other attention of {where} gives the same predictions at a divergence of {far(images)}, of at most 0.69 "
             f"({count_images(images, evidence.unit)}): {words}"
@@ -308,7 +310,6 @@ def _check_outliers(evidence: Evidence, confidence: float) -> Finding:
     )
     question = f"it is more than {CONCENTRATION:.0f} times their even share"
     level, words, more = decide(*median(mass - CONCENTRATION * part, confidence), question, verdicts, confidence, unit)
-    parts = (
-        f"{100 * part.mean():.1f} % of their patch tokens, which get {100 * mass.mean():.1f} % of the last attention"
-    )
+    tokens, attention = 100 * part.mean(), 100 * mass.mean()
+    parts = f"{tokens:.1f} % of their patch tokens, which get {attention:.1f} % of the last attention to patches"
     return Finding(level, "outliers", f"{text}: {parts}: {words}", more.replace(f"{unit}s", f"such {unit}s"))

@@ -1,6 +1,7 @@
 """Maps from attention, with or without its gradient.
 
-Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels, l layers.
+Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels, l layers, k
+classes, r s rows and columns of patches.
 """
 
 from contextlib import ExitStack
@@ -9,7 +10,8 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
-from vit.capture.attention import capture_unchecked, logits_of, run_intercepted
+from vit.capture.attention import capture_unchecked, run_intercepted
+from vit.capture.logits import logits_of
 from vit.explain.maps.rollout import (
     HeadFusion,
     check_layer,

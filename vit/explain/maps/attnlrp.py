@@ -5,12 +5,14 @@ Letters in the einops patterns: b batch, n tokens, c channels of a token.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from einops import einsum
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from vit.capture.attention import check_logits_unchanged, run_intercepted
 from vit.capture.trace import Boundary
@@ -19,6 +21,8 @@ from vit.explain.norms import NORMS
 
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
 ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh")
+# Steps with a constant, of which activations are written together with the functions above.
+SCALED = ("add", "radd", "sub", "rsub", "neg", "mul", "rmul", "div", "truediv")
 
 
 def attnlrp(subject: Subject) -> Tensor:
@@ -26,9 +30,10 @@ def attnlrp(subject: Subject) -> Tensor:
 
     Each step divides the relevance of its outputs among its inputs. Linear layers and sums divide it by their terms
     (LRP-epsilon, epsilon 0). A product of two tensors, such as that of attention and values, gives half to each. Norms
-    and activations pass it on. The softmax passes what its first-order expansion does (Achtibat et al. 2024, sec. 3.3).
-    The relevance of a patch is that of its token where it enters the first layer. The rest of the score stays with what
-    is no patch: class token and registers, biases, and the constant of the softmax's expansion.
+    and activations pass it on, also activations that are written as a product, such as x * sigmoid(x). The softmax
+    passes what its first-order expansion does (Achtibat et al. 2024, sec. 3.3). The relevance of a patch is that of its
+    token where it enters the first layer. The rest of the score stays with what is no patch: class token and registers,
+    biases, and the constant of the softmax's expansion.
 
     Raises:
         ValueError: If the model calls a function without a rule, which the message names, cuts the gradient, has no
@@ -42,7 +47,7 @@ def attnlrp(subject: Subject) -> Tensor:
 
     def enter(tokens: Tensor) -> Tensor:
         entered.append(tokens.detach().requires_grad_())
-        return entered[-1]
+        return entered[-1].clone()  # to which a layer may add in place
 
     with _constant_parameters(subject.model), torch.enable_grad():
         with entry.changed(enter):
@@ -53,7 +58,7 @@ def attnlrp(subject: Subject) -> Tensor:
         # The rules make all functions linear along the ray to their inputs: relevance is the gradient times the input
         # (Arras et al. 2025).
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
-    check_logits_unchanged(subject.model, logits, subject.logits)
+    check_logits_unchanged(subject.model, images, logits, subject.logits)
     return subject.as_map(einsum(entered[-1].detach(), gradient, "b n c, b n c -> b n"))
 
 
@@ -105,6 +110,7 @@ class _FindRules(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[tuple[Callable[..., Any], Rule]] = []
+        self.pointwise = _Pointwise()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -117,9 +123,11 @@ class _FindRules(TorchFunctionMode):
         call = _Call(func, args, kwargs or {})
         if not call.inputs or not torch.is_grad_enabled():
             return func(*args, **kwargs or {})
-        rule = call.rule()
+        rule = call.rule(self.pointwise)
         self.found.append((func, rule))
-        return rule(call)
+        result = rule(call)
+        self.pointwise.follow(call, result)
+        return result
 
 
 class _Follow(TorchFunctionMode):
@@ -153,7 +161,7 @@ class _Call:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.inputs = list({id(x): x for x in _tensors((*args, *kwargs.values())) if x.requires_grad}.values())
 
-    def rule(self) -> Rule:
+    def rule(self, pointwise: "_Pointwise") -> Rule:
         """Find the rule of this call."""
         name = self.func.__name__.strip("_")
         if self.func in NORMS:
@@ -167,14 +175,16 @@ class _Call:
         if self.is_affine_in(self.inputs):
             return _as_it_is
         if len(self.inputs) == 2 and all(self.is_affine_in([x]) for x in self.inputs):
-            return _as_product
+            gate = pointwise.gate(self)
+            return _as_product if gate is None else partial(_as_gated, gate=gate)
         raise _no_rule(self.func)
 
     @torch.no_grad()
     def is_constant(self) -> bool:
         """Return whether the result does not depend on its inputs at all, such as a product with 0."""
         zeros, noise = ({id(x): draw(x) for x in self.inputs} for draw in (torch.zeros_like, torch.randn_like))
-        at = [_floats(self.with_inputs(changed)) for changed in ({}, zeros, noise)]
+        copies = {id(x): x.clone() for x in self.inputs}  # the call may work in place
+        at = [_floats(self.with_inputs(changed)) for changed in (copies, zeros, noise)]
         return bool(at[0]) and all(
             torch.equal(one, other) for one, *others in zip(*at, strict=True) for other in others
         )
@@ -199,6 +209,36 @@ class _Call:
         return self.func(*replaced(self.args), **{name: replaced(value) for name, value in self.kwargs.items()})
 
 
+class _Pointwise:
+    """Follows tensors that are computed number by number from another one, as x / 2 and sigmoid(x) are from x."""
+
+    def __init__(self) -> None:
+        self.origins = WeakTensorKeyDictionary()  # tensor -> its source, and whether an activation lies between
+
+    def follow(self, call: _Call, result: Any) -> None:
+        """Follow the result of a call, if it is computed number by number from one tensor."""
+        name = call.func.__name__.strip("_")
+        if name in (*ELEMENTWISE, *SCALED) and len(call.inputs) == 1 and result.shape == call.inputs[0].shape:
+            source, is_activated = self._origin(call.inputs[0])
+            self.origins[result] = source, is_activated or name in ELEMENTWISE
+
+    def gate(self, call: _Call) -> int | None:
+        """Return which of two factors, 0 or 1, is an activation of what the other is made of; None if none is.
+
+        Raises:
+            ValueError: If both are.
+        """
+        (source, is_gate), (other, is_other_gate) = map(self._origin, call.inputs)
+        if source is not other or not (is_gate or is_other_gate):
+            return None
+        if is_gate and is_other_gate:
+            raise _no_rule(call.func)
+        return int(is_other_gate)
+
+    def _origin(self, x: Tensor) -> tuple[Tensor, bool]:
+        return self.origins.get(x, (x, False))
+
+
 def _as_it_is(call: _Call) -> Any:
     result = call.func(*call.args, **call.kwargs)
     if any(not x.requires_grad for x in _floats(result)):
@@ -221,14 +261,21 @@ def _as_product(call: _Call) -> Any:
     return call.with_inputs({id(x): (x + x.detach()) / 2 for x in call.inputs})
 
 
+def _as_gated(call: _Call, gate: int) -> Any:
+    """Give all relevance to the factor that is no gate: both factors are one activation, such as x * sigmoid(x)."""
+    held = call.inputs[gate]
+    return call.with_inputs({id(held): held.detach()})
+
+
 def _along_chord(call: _Call) -> Tensor:
     """Return f(x), with the slope of the line from (0, f(0)) to (x, f(x)) for a gradient: f(0) is a bias."""
     (x,) = call.inputs
     with torch.no_grad():
-        start, end = (call.with_inputs({id(x): at}) for at in (torch.zeros_like(x), x))
+        # Copies, because the activation may work in place.
+        start, end = (call.with_inputs({id(x): at}) for at in (torch.zeros_like(x), x.clone()))
         shortest = torch.finfo(x.dtype).eps ** 0.5  # of a chord: at 0, it is the tangent
         step = torch.where(x.abs() < shortest, shortest, x)
-        slope = (call.with_inputs({id(x): step}) - start) / step
+        slope = (call.with_inputs({id(x): step.clone()}) - start) / step
     return end + slope * (x - x.detach())
 
 

@@ -113,11 +113,21 @@ class PatchToken(nn.Module):
         rows, columns = anatomy.grid
         if not (0 <= row < rows and 0 <= column < columns):
             raise ValueError(f"patch ({row}, {column}) must be one of {rows} x {columns}, counted from 0")
-        token = anatomy.num_prefix_tokens + row * columns + column
+        with torch.no_grad():
+            returned = self._tokens(images[:1]).shape[1]
+        if returned not in (anatomy.num_tokens, rows * columns):
+            raise ValueError(
+                f"{type(backbone).__name__} returned {returned} tokens, and its attention mixes {anatomy.num_tokens}: "
+                f"return all of them, or the {rows * columns} patches alone"
+            )
+        token = row * columns + column + (anatomy.num_prefix_tokens if returned == anatomy.num_tokens else 0)
         self.token = slice(token, token + 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the length of the patch's token: (B, C, H, W) -> (B, 1)."""
+        return self._tokens(images)[:, self.token].square().sum(dim=(1, 2)).sqrt()[:, None]
+
+    def _tokens(self, images: Tensor) -> Tensor:
         forward = getattr(self.backbone, "forward_features", self.backbone)
         tokens = _first(forward(images), "last_hidden_state")
         if tokens.ndim != 3:
@@ -125,7 +135,7 @@ class PatchToken(nn.Module):
                 f"{type(self.backbone).__name__} returned features of shape {tuple(tokens.shape)}, not tokens "
                 "(B, N, D): wrap it in a module that returns them"
             )
-        return tokens[:, self.token].square().sum(dim=(1, 2)).sqrt()[:, None]
+        return tokens
 
 
 def _first(output: Any, *names: str) -> Tensor:

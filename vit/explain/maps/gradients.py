@@ -1,6 +1,6 @@
 """Maps from gradients with respect to tokens or pixels; Captum computes the pixel gradients.
 
-Letters in the einops patterns: b batch, n tokens, d channels.
+Letters in the einops patterns: b batch, n tokens, d channels, c image channels, h w rows and columns of pixels.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
-from vit.capture.attention import logits_of
+from vit.capture.logits import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.subject import Subject

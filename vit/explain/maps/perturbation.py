@@ -1,6 +1,7 @@
 """Maps made by removing patches, one at a time.
 
-Letters in the einops patterns: b batch, k patches removed in one pass, n tokens, d channels, r s grid rows and columns.
+Letters in the einops patterns: b batch, k patches removed in one pass, n tokens, d channels, r s grid rows and
+columns, c image channels or classes, h w rows and columns of pixels.
 """
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from vit.attention.mechanisms import Mechanism
 from vit.capture.anatomy import Anatomy
-from vit.capture.attention import check_logits_unchanged, logits_of
+from vit.capture.attention import check_logits_unchanged
+from vit.capture.logits import logits_of
 from vit.capture.moved import MARGIN, rounding
 from vit.explain.maps.gradients import CAPTUM, SAMPLES_AT_ONCE
 from vit.explain.maps.subject import Subject
@@ -43,7 +45,7 @@ def token_drop(subject: Subject) -> Tensor:
     """
     tokens, whole = torch.arange(subject.anatomy.num_tokens), subject.score(subject.logits)
     if not can_drop(subject):
-        raise cannot_drop(subject.model)
+        raise drop_error(subject.model)
     batch, at_once = len(subject.images), max(1, SAMPLES_AT_ONCE // len(subject.images))
     losses = []
     for dropped in tokens[subject.anatomy.patches].split(at_once):
@@ -66,7 +68,7 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     """
     needs_grid = any(isinstance(module, Mechanism) and "grid" in module.takes for module in model.modules())
     if anatomy.parts.entry is None or needs_grid:
-        raise cannot_drop(model)
+        raise drop_error(model)
     kept = kept.to(images.device)
 
     def choose(tokens: Tensor) -> Tensor:
@@ -78,7 +80,7 @@ def logits_with_tokens(model: nn.Module, anatomy: Anatomy, images: Tensor, kept:
     except torch.OutOfMemoryError:
         raise
     except (AssertionError, IndexError, RuntimeError, ValueError) as error:  # the number of tokens does not fit
-        raise cannot_drop(model) from error
+        raise drop_error(model) from error
 
 
 def can_drop(subject: Subject) -> bool:
@@ -98,7 +100,7 @@ def can_drop(subject: Subject) -> bool:
         for order in (patches.flip(0), patches.roll(1)):
             moved = tokens.index_copy(0, patches, order)
             other = logits_with_tokens(subject.model, anatomy, image, moved[None])
-            check_logits_unchanged(subject.model, other, plain)
+            check_logits_unchanged(subject.model, image, other, plain)
             # Small outputs, as probabilities of many classes, hardly move at all: compare with half of the patches.
             allowed = MOVED_BY_ORDER * (without_half - plain).abs().max() + MARGIN * rounding(plain)
             if (other - plain).abs().max() > allowed:
@@ -108,7 +110,7 @@ def can_drop(subject: Subject) -> bool:
         return False
 
 
-def cannot_drop(model: nn.Module) -> ValueError:
+def drop_error(model: nn.Module) -> ValueError:
     """Return the error of a model that needs all its tokens."""
     return ValueError(
         f"tokens of {type(model).__name__} cannot be left out, as no module passes them on, its attention needs the "

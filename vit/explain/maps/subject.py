@@ -13,17 +13,19 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alike import pass_alike
+from vit.capture.alone import check_logits_alone
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, check_steady, differentiable, logits_of, two_of
+from vit.capture.attention import check_capturable, check_pixels, check_steady
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
-from vit.capture.logits import result_of
-from vit.capture.moved import changes
+from vit.capture.logits import logits_of, result_of
+from vit.capture.moved import changes, differentiable, two_of
 from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
+from vit.support.precision import at_least_float32
 
 Target = int | str | Sequence[int | str] | Tensor | None
 
@@ -74,6 +76,12 @@ class Subject:
         self.grid = self.grid or self._found_grid()
         if not (isinstance(self.grid, tuple | list) and len(self.grid) == 2 and min(self.grid) > 0):
             raise ValueError(f"grid ({self.grid!r}) must be (rows, columns), as (14, 14)")
+        height, width = self.images.shape[-2:]
+        if self.grid[0] > height or self.grid[1] > width:
+            raise ValueError(
+                f"grid {tuple(self.grid)} has more rows or columns than the images of {height} x {width} pixels: give "
+                "fewer"
+            )
 
     @cached_property
     def anatomy(self) -> Anatomy:
@@ -89,7 +97,7 @@ class Subject:
             return repeat(fixed, "n -> b n", b=len(self.images))
         shares = anatomy.reading.shares(self.model, self.images)
         if ((shares > 0) != (fixed > 0)).any():
-            raise anatomy.reads_others()
+            raise anatomy.varying_readout_error()
         moved = (shares - fixed).abs().max()
         return shares if anatomy.weighs_anew or moved > VARIES * shares.max() else fixed.expand_as(shares)
 
@@ -143,6 +151,10 @@ class Subject:
                 "attention, rollout, value or value_rollout, which need no class"
             )
         check_finite_logits(logits)
+        if len(self.images) > 2:  # two were compared before
+            with torch.no_grad():
+                alone = logits_of(self.model(self.images[:1]))
+            check_logits_alone(self.model, self.images, logits[0], alone[0])
         return logits
 
     @cached_property
@@ -168,7 +180,7 @@ class Subject:
 
     def logits_are_made_of(self, place: Boundary) -> bool:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
-        if len(self.images) < 2:
+        if (self.images == self.images[:1]).all():  # equal images would show nothing
             return fixes_logits(self.model, place, two_of(self.images))
         return fixes_logits(self.model, place, self.images, changes(self.logits).max().item())
 
@@ -193,13 +205,13 @@ class Subject:
         return layer_with_lost_rows(self.model, self.images[:1], self.anatomy.calls[: self.anatomy.depth])
 
     def check_rows(self, remedy: str) -> None:
-        """Raise a ValueError if some tokens do not take what attention gives them, as the formula of a map assumes."""
+        """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count."""
         if self.lost_rows is not None:
             layer, count = self.lost_rows
             raise ValueError(
                 f"{count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
-                f"attention of layer {layer} gives them (the values of the next layer stay as they are, as where "
-                f"prompts are put in anew), and this map would still count it: {remedy}"
+                f"attention of layer {layer} gives them, as with prompts that each layer has of its own, and this map "
+                f"would count it: {remedy}"
             )
 
     def as_map(self, tokens: Tensor) -> Tensor:
@@ -213,7 +225,8 @@ class Subject:
 
     def sum_over_patches(self, pixels: Tensor) -> Tensor:
         """Add up the values of the pixels of each patch: (B, C, H, W) -> (B, rows, columns)."""
-        flat = reduce(torch.where(self.cell_of_pixel < 0, 0.0, pixels), "b c y x -> b (y x)", "sum")
+        seen = at_least_float32(torch.where(self.cell_of_pixel < 0, 0.0, pixels))  # 16 bits lose terms of long sums
+        flat = reduce(seen, "b c y x -> b (y x)", "sum")
         cells = repeat(self.cell_of_pixel.clamp(min=0), "y x -> b (y x)", b=len(flat))
         sums = flat.new_zeros(len(flat), self.grid[0] * self.grid[1]).scatter_add(1, cells, flat)
         return rearrange(sums, "b (r s) -> b r s", r=self.grid[0])

@@ -88,9 +88,9 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
         found = output.added_to
         if found is None or (residuals and not _are_same(found, residuals[layer])):
             raise ValueError(
-                f"layer {layer} of {name} does not add the projection of its attention straight to the tokens that "
-                "enter it (a norm, a gate of each token or another sum comes first, such as that with an MLP side by "
-                "side), and it is followed no further: choose attention, rollout, relevance or occlusion"
+                f"layer {layer} of {name} does not add the output of its attention directly to the tokens that enter "
+                "the layer (a norm, a gate or another sum comes first, such as that with a parallel MLP), so what each "
+                "patch adds is not known: choose attention, rollout, relevance or occlusion"
             )
     return outputs, residuals
 

@@ -125,7 +125,7 @@ class ImageCompleter(Objective):
                 "ImageCompleter learns its palette from all training images before the training, and gets them from "
                 f"data modules of vit.data, not from a {type(data).__name__}: derive yours from ImageDataModule"
             )
-        if data.class_weights is not None:
+        if data.balance == "loss":
             raise ValueError("balance 'loss' weights classes, and ImageCompleter has none: take 'sampling' or 'none'")
         for name in ("mixup", "cutmix"):
             if alpha := data.augmentation[name]:
@@ -235,7 +235,15 @@ class ImageCompleter(Objective):
         draw_completions(self, folder, split, image_set)
 
     def complete(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Draw the lower half of images, or their middle, anew: (B, C, H, W) -> numbers of colours (B, r, s)."""
+        """Draw the lower half of images, or their middle, anew: (B, C, H, W) -> numbers of colours (B, r, s).
+
+        Raises:
+            ValueError: If the completer is in training mode.
+        """
+        if self.training:
+            raise ValueError(
+                "the completer is in training mode, in which dropout is random: call completer.eval() first"
+            )
         pixels = self.pixels(images)
         if self.hparams.objective == "causal":
             return self.network.complete(pixels[:, : self.drawn.start], generator=generator)

@@ -69,6 +69,7 @@ class DINO(ViewLearner):
     """
 
     encoder = "network.teacher.encoder"
+    is_shardable = False  # teacher and student run each by itself
     columns = (
         *ViewLearner.columns,
         Score("information", "Information", unit="", note="nats that the prototypes tell of an image"),

@@ -51,21 +51,21 @@ class MultilabelEvaluation:
     def update(
         self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
     ) -> None:
-        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,).
+        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,). A row of -1, or the number -1, is padding.
 
         ``of_views`` are the mean logits over several views of each image, (B, C). ``index`` is the place of each image
         in the data set, (B,); None numbers them as they come.
         """
-        real = (labels if labels.ndim == 1 else labels[:, 0]) != PADDING
+        real = labels != PADDING if labels.ndim == 1 else (labels != PADDING).any(dim=1)
         if index is not None:
             real &= index.to(real.device) != PADDING
         logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
-        targets = one_row_each(labels.clamp(min=0), logits.shape[1])
-        if not ((targets == 0) | (targets == 1))[real].all():
+        if labels.ndim == 2 and not ((labels == 0) | (labels == 1))[real].all():
             raise ValueError(
-                "the labels of an evaluation hold shares between 0 and 1, and an image shows a class or not: round "
-                "them, as by labels >= 0.5"
+                "the labels of an evaluation hold numbers besides 0 and 1, and an image shows a class or not: turn -1 "
+                "into 0, and round shares, as by labels >= 0.5"
             )
+        targets = one_row_each(labels.clamp(min=0), logits.shape[1])
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
         self.loss_sum += losses[real].sum()
         self._add_rows(index, real, targets, logits.sigmoid(), of_views.sigmoid())

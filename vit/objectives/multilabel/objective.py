@@ -69,16 +69,28 @@ class MultilabelClassifier(ViTClassifier):
         """Take any number of labels."""
 
     def check_trained_labels(self, labels: Tensor) -> None:
-        """Take any number of classes and labels."""
+        """Take any number of classes, and of labels from 0 to 1.
+
+        Raises:
+            ValueError: If a label is outside: the cross-entropy would have no lower bound.
+        """
+        is_share = (labels >= 0) & (labels <= 1)
+        if labels.ndim == 2 and not is_share.all():
+            raise ValueError(
+                f"a label is {labels[~is_share][0].item():g}, and labels of several classes are 0 and 1, or shares "
+                "between: turn -1 into 0, and leave out images whose labels are not known"
+            )
 
     def on_train_start(self) -> None:
-        """Start the schedule, and count the labels for ``positive_weights``."""
+        """Start the schedule, check the labels, and count them for ``positive_weights``."""
         super().on_train_start()
         if self.data is not None and self.data.balance == "loss":
             raise ValueError(
                 "balance 'loss' weights the one class of an image, and each class has its own loss here: set it to "
                 "'none', and --model.positive_weights balanced"
             )
+        if self.data is not None:  # those of other loaders are checked batch by batch
+            self.check_trained_labels(self.data.sets["train"].labels)
         self.class_weights = None
         if self.hparams.positive_weights == "balanced":
             if self.data is None:
