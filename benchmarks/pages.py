@@ -39,6 +39,7 @@ TRAININGS = {
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
     "cifar10": "CIFAR-10 (JPEG copy), one hour",
+    "cifar10_overlap": "the same hour, its end with overlapping patches",
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 # The recipes of the model that comes with the package: its first stage, and the second one, which starts from there.

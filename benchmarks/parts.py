@@ -108,6 +108,8 @@ DATA = "--data {data}"
 QUICK, DIGITS = "--config configs/cifar10_quick.yaml", "--config configs/digits.yaml"
 HOUR = f"--config configs/cifar10.yaml {IMAGES}"
 FROM_HOUR = "--model.init_from {last:cifar10}"
+FIRST = "--experiment cifar10_45_minutes --trainer.max_time 00:00:45:00"
+FROM_FIRST = "--model.init_from {last:cifar10_45_minutes}"
 COMPLETE, ON_CIFAR = "--config configs/complete_digits.yaml", f"--config configs/complete_cifar.yaml {IMAGES}"
 MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
@@ -122,6 +124,15 @@ PARTS: dict[str, Part] = {
     "digits": accuracy_of("digits", 5, "--seeds 6 7 8 9 10 11"),
     "quick": accuracy_of("cifar10_quick", 31, DATA),
     "hour": accuracy_of("cifar10", 61, f"{DATA} --seeds 0"),
+    "first_45_minutes": Part(
+        "test accuracy of cifar10 after 45 minutes, from which cifar10_overlap starts",
+        file="accuracy",
+        minutes=92,
+        commands=(f"accuracy.py configs/cifar10.yaml --name cifar10_45_minutes {DATA} --seeds 0 1 -- {FIRST}",),
+        cells="cifar10_45_minutes,.*",
+        training=typed,
+    ),
+    "overlap_hour": accuracy_of("cifar10_overlap", 62, f"{DATA} --seeds 0 -- {FROM_FIRST}", (f"{HOUR} {FIRST}",)),
     "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_HOUR}", (HOUR,)),
     "read": accuracy_of("read_digits", 16),
     "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),

@@ -214,7 +214,7 @@ def test_bytes_and_floats_up_to_one_are_taken_as_they_are(capsys):
 
 
 def test_an_unknown_normalisation_is_asked_for():
-    with pytest.raises(ValueError, match=r"images go from -2.00 to 2.00, so they are normalised: tell by what, by"):
+    with pytest.raises(ValueError, match=r"images go from -2.00 to 2.00, so they are normalised, and their mean"):
         BroughtBatches().read((torch.linspace(-2, 2, 48).reshape(3, 1, 4, 4), LABELS), module_of(mean=None))
 
 
@@ -230,3 +230,15 @@ def test_a_dark_batch_after_bright_ones_shows_that_a_loader_normalises():
         ValueError, match="so they are normalised, and those of an earlier batch, or of another loader, w"
     ):
         batches.read((4 * IMAGES - 2, LABELS), module)
+
+
+def test_an_objective_without_labels_takes_images_alone_and_a_classifier_does_not():
+    module = module_of()
+    module._trainer = SimpleNamespace(datamodule=None, predicting=False)
+    module.needs_labels = False
+    images, labels = BroughtBatches().take(IMAGES, module)
+    assert images is IMAGES
+    assert labels.tolist() == [-1, -1, -1]
+    module.needs_labels = True
+    with pytest.raises(ValueError, match="a batch has images and no labels: give pairs"):
+        BroughtBatches().take(IMAGES, module)

@@ -241,7 +241,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Compute the attention weights of each head: (B, N, D) -> (B, H, N, M).
 
-        The arguments are those of ``forward``, without a cache.
+        The arguments are those of ``forward``, without ``values`` and ``cache``.
         """
         if context is None:
             q, k, _ = self.heads(x, angles=angles)

@@ -1,10 +1,11 @@
 """Images of sixteen handwritten digits, one of which decides the class and cannot be found by its ink.
 
-Letters in the einops patterns: n images, r c rows and columns of digits, h w rows and columns of pixels.
+Letters in the einops patterns: n images, k canvases of a digit, r c rows and columns of digits, h w rows and columns of
+pixels.
 """
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor
 
 from vit.data.digits import load_canvases, take_digits
@@ -68,7 +69,8 @@ def crowd(
     digits: Tensor, labels: Tensor, bystanders: Tensor, canvases: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Put each digit (N, 1, 8, 8) among bystanders of as much ink on several canvases: -> images, labels and boxes."""
-    digits, labels = digits.repeat(canvases, 1, 1, 1), labels.repeat(canvases)
+    digits = repeat(digits, "n 1 h w -> (k n) 1 h w", k=canvases)
+    labels = repeat(labels, "n -> (k n)", k=canvases)
     chosen = torch.cat([digits[:, None], as_dark(digits, bystanders, SIDE**2 - 1, generator)], dim=1)
     image = torch.arange(len(digits))
     places = torch.randint(SIDE**2, (len(digits),), generator=generator)

@@ -13,7 +13,15 @@ from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
-from vit.model.generation import INTEGER_DTYPES, Generated, Sampling, beam_search, sample
+from vit.model.generation import (
+    INTEGER_DTYPES,
+    Generated,
+    Sampling,
+    beam_search,
+    check_in_vocabulary,
+    first_outside,
+    sample,
+)
 from vit.model.positions import rotary_angles, sinusoidal_positions
 from vit.support.checks import check_choice, check_natural, check_positive_int, check_share
 
@@ -212,10 +220,9 @@ class TransformerDecoder(nn.Module):
                 "them at once"
             )
         # Only on the CPU in eager mode: a GPU would have to wait, and an exported program cannot branch on values.
-        if tokens.numel() and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
-            low, high = (number.item() for number in tokens.aminmax())
-            if low < 0 or high >= self.vocab_size:
-                outside = low if low < 0 else high
+        if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            outside = first_outside(tokens, self.vocab_size)
+            if outside is not None:
                 raise ValueError(
                     f"token {outside} is outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1}): "
                     "check how texts were encoded, or take a larger vocab_size"
@@ -248,10 +255,7 @@ class ImageToSequence(nn.Module):
     def __init__(self, encoder: nn.Module, decoder: TransformerDecoder, start: int, end: int) -> None:
         super().__init__()
         for name, token in (("start", start), ("end", end)):
-            if not 0 <= token < decoder.vocab_size:
-                raise ValueError(
-                    f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
-                )
+            check_in_vocabulary(name, token, decoder.vocab_size)
         self.encoder = encoder
         self.decoder = decoder
         self.start = start

@@ -276,8 +276,20 @@ def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, fo
             f"ask for at most {room}"
         )
     for name, token in (("end", end), ("forbidden", forbidden)):
-        if token is not None and not 0 <= token < decoder.vocab_size:
-            raise ValueError(
-                f"{name} ({token}) is outside the vocabulary of {decoder.vocab_size}: take a token below it"
-            )
+        if token is not None:
+            check_in_vocabulary(name, token, decoder.vocab_size)
     return prompt.long()
+
+
+def check_in_vocabulary(name: str, token: int, vocab_size: int) -> None:
+    """Raise a ValueError if a token is outside the vocabulary."""
+    if not 0 <= token < vocab_size:
+        raise ValueError(f"{name} ({token}) is outside the vocabulary of {vocab_size}: take a token below it")
+
+
+def first_outside(numbers: Tensor, count: int) -> int | None:
+    """Return a number that is not from 0 to ``count - 1``; None if there is none. Reading it waits for a GPU."""
+    if not numbers.numel():
+        return None
+    low, high = (number.item() for number in numbers.aminmax())
+    return low if low < 0 else high if high >= count else None

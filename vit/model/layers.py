@@ -112,7 +112,7 @@ def hide_patches(patches: Tensor, hidden: Tensor | None, mask_token: Tensor | No
 
 
 class PatchDrop(nn.Module):
-    """Drops a random share of the patches in training (Liu et al. 2023). Half the tokens take half the time."""
+    """Drops a random share of the patches in training (Liu et al. 2023), which shortens a step by nearly that share."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -84,7 +84,8 @@ class MaskedImageModel(PixelModel):
         for step in range(1, steps + 1):
             whole = (rearrange(x, "b (r s) -> b r s", r=self.grid[0]) for x in (pixels, hidden))
             log_probabilities = rearrange(self(*whole), "b r s v -> b (r s) v").float().log_softmax(dim=-1)
-            drawn = sampling.choose(rearrange(log_probabilities, "b n v -> (b n) v")).view_as(pixels)
+            drawn = sampling.choose(rearrange(log_probabilities, "b n v -> (b n) v"))
+            drawn = rearrange(drawn, "(b n) -> b n", b=len(pixels))
             left = (count * math.cos(math.pi * step / (2 * steps))).floor()
             filled = hidden & (turn < count - left)
             pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled

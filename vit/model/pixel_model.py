@@ -9,14 +9,14 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.model.decoder import TransformerDecoder
-from vit.model.generation import INTEGER_DTYPES
+from vit.model.generation import INTEGER_DTYPES, first_outside
 
 
 class PixelModel(nn.Module):
     """A decoder over the colours of a palette and one extra token, "no colour".
 
     Args:
-        palette_size: Number of colours, or number of different patches.
+        palette_size: Number of entries of the palette: colours, or whole patches.
         grid: Rows and columns of an image.
         embed_dim: Channels of a token.
         depth: Number of decoder blocks.
@@ -65,8 +65,7 @@ class PixelModel(nn.Module):
                 f"pixels are {pixels.dtype}: give the numbers of their colours, whole numbers below {count}"
             )
         # Only on the CPU: a GPU would have to wait for the answer.
-        if pixels.numel() and pixels.device.type == "cpu":
-            low, high = (number.item() for number in pixels.aminmax())
-            if low < 0 or high >= count:
-                outside = low if low < 0 else high
+        if pixels.device.type == "cpu":
+            outside = first_outside(pixels, count)
+            if outside is not None:
                 raise ValueError(f"pixel {outside} is none of the {count} colours (0 to {count - 1})")

@@ -64,14 +64,16 @@ class VisionTransformer(nn.Module):
     torch.Size([2, 10])
 
     Args:
-        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_stride``.
+        image_size: Rows and columns of the images in pixels, or one number for both; a multiple of ``patch_stride``,
+            unless ``pad_images``.
         patch_size: Rows and columns of a patch in pixels, or one number for both. Half the size gives four times
             as many tokens: slower, and usually more accurate.
         in_channels: Channels of an image: 3 for colour, 1 for grey.
         num_classes: Number of classes; with 0 there is no head, and the model returns the pooled feature.
         embed_dim: Channels of a token.
         depth: Number of encoder blocks.
-        num_heads: Attention heads of a block; must divide ``embed_dim``.
+        num_heads: Attention heads of a block; must divide ``key_dim`` and ``value_dim``, which are ``embed_dim`` unless
+            given.
         mlp_ratio: Width of the MLP's hidden layer, as a multiple of ``embed_dim``.
         mlp: Activation of the MLP: "gelu", its approximations "gelu_tanh" and "quick_gelu", or "swiglu", whose hidden
             layer is gated by a third weight matrix.

@@ -44,6 +44,7 @@ class FeatureLearner(Objective, EncoderModule):
     encoder = "network.encoder"
     from_data = (*Objective.from_data, "mean", "std")
     prediction_columns = ()
+    needs_labels = False
     fewest_images = 1
     """The smallest batch, over all processes, that the loss can be computed for."""
 

@@ -73,6 +73,8 @@ class Objective(LightningModule, ABC):
     """Whether predicted images are scaled to the size of the input whatever their aspect ratio, and not cropped."""
     prediction_columns: ClassVar[tuple[str, ...]]
     """Columns of the CSV file of ``predict`` after the file."""
+    needs_labels: ClassVar[bool] = True
+    """Whether each image of a batch needs a label. Without, a loader may give images alone."""
     is_shardable: ClassVar[bool] = True
     """Whether a strategy may shard the weights: False if parts of the network run without its ``forward``, which would
     gather them."""

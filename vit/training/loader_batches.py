@@ -167,16 +167,16 @@ class BroughtBatches:
         mean, std = (module.hparams.get(name) for name in ("mean", "std"))
         if mean is None or std is None:
             raise ValueError(
-                f"images go from {images.min():.2f} to {images.max():.2f}, so they are normalised: tell by what, "
-                "by attributes mean and std of the data module, or --model.mean [0.5] --model.std [0.5] with a number "
-                "for each channel"
+                f"images go from {images.min():.2f} to {images.max():.2f}, so they are normalised, and their mean and "
+                "std are not known: set the attributes mean and std of the data module, or add --model.mean [0.5] "
+                "--model.std [0.5] with a number for each channel"
             )
         plain = images * module.std + module.mean
         lowest, highest = plain.aminmax() if is_new else (plain.new_zeros(()), plain.new_ones(()))
         if is_new and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
             print(
-                f"note: with mean {list(mean)} and std {list(std)} undone, pixels go from {lowest:.2f} to "
-                f"{highest:.2f} and not from 0 to 1: are these the ones that the loader takes?",
+                f"note: without the normalisation (mean {list(mean)}, std {list(std)}), pixels go from {lowest:.2f} to "
+                f"{highest:.2f} and not from 0 to 1: check that the loader normalises by these numbers",
                 flush=True,
             )
         return plain, labels
@@ -210,6 +210,8 @@ class BroughtBatches:
             self.normalised, self.is_first = True, False
         images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # to predict, no labels
         if not trainer.predicting:
+            if labels is None and not module.needs_labels:
+                labels = torch.full((len(images),), -1, device=images.device)  # no class
             if labels is None:
                 raise ValueError("a batch has images and no labels: give pairs, or a dictionary with image and label")
             return images, labels
