@@ -146,3 +146,20 @@ class Windows(nn.Module):
 def test_attention_within_windows_is_not_taken_for_that_of_images(count):
     with pytest.raises(ValueError, match=rf"Windows attends within windows.*\({count} inputs gave attention of shape"):
         capture_sequence(Windows().eval(), IMAGES[:count], TOKENS[:count])
+
+
+def test_several_texts_of_one_image_are_captured():
+    found = capture_sequence(OfOneImage().eval(), IMAGES[:1], TOKENS)
+    assert [layers[0].shape[0] for layers in (found.encoder, found.decoder, found.cross)] == [1, 2, 2]
+
+
+class OfOneImage(nn.Module):
+    """A reader that encodes one image for all texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.reader = reader()
+
+    def forward(self, images, tokens):
+        context = self.reader.encoder.forward_features(images)
+        return self.reader.decoder(tokens, context.expand(len(tokens), -1, -1))

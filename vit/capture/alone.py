@@ -16,7 +16,7 @@ from vit.capture.moved import moved_by_images, noise_like, two_of
 from vit.capture.remedy import CHOOSE_OTHERS
 
 BATCH_TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
-HALF_TOLERANCE = 0.05  # the same after rounding to half precision
+HALF_TOLERANCE = 0.05  # the same after rounding to half precision or to integers
 ORDERS = ("(b h) n", "(h b) n")
 # What heads_first_calls has found.
 HEADS_FIRST_CALLS: WeakKeyDictionary[nn.Module, frozenset[int]] = WeakKeyDictionary()
@@ -59,11 +59,11 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
     pair = torch.cat([image, image + noise_like(image)])
     together = _undivided(model, pair)
     alone = [_undivided(model, one) for one in pair.split(1)]
-    for mixed in alone:
-        check_count(model, len(together), len(pair), len(mixed))
+    for projections in alone:
+        check_count(model, len(together), len(pair), len(projections))
     found = []
     for call in flat:
-        expected = torch.cat([mixed[call] for mixed in alone])  # (2, H, N)
+        expected = torch.cat([projections[call] for projections in alone])  # (2, H, N)
         if together[call][0].shape != rearrange(expected, "b h n -> (b h) n").shape:
             continue  # the tokens of both images are one sequence
         moved = [_moved(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS]
@@ -118,15 +118,28 @@ def check_alone(
             raise _differs(model, call, moved)
 
 
-def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor) -> None:
-    """Raise a ValueError if the logits of one of some images in the batch are not those of the image alone.
+def check_logits_alone(
+    model: nn.Module, images: Tensor, several: Tensor, alone: Tensor, share: float | None = None
+) -> None:
+    """Raise a ValueError if the logits of an image differ between a batch and the image alone, or in a smaller batch.
 
-    A logit near 0 may round by more than its own size, so what another image moves counts as well.
+    Args:
+        model: The model.
+        images: The batch. What a change of its first image moves is the scale of a logit near 0.
+        several: The logits of the image in the batch.
+        alone: Its logits alone.
+        share: By which share of the largest logit they may differ; None asks ``tolerance``.
     """
+    if several.shape != alone.shape:
+        raise ValueError(
+            f"{type(model).__name__} returns logits of shape {tuple(several.shape)} for one of several images and "
+            f"{tuple(alone.shape)} for an image alone: keep the axis of images, as by squeeze(-1) in place of squeeze()"
+        )
+    share = tolerance(model, alone, BATCH_TOLERANCE) if share is None else share
     moved = _moved(several.detach(), alone) if alone.numel() else 0.0
-    if moved <= _allowed(model, alone):
+    if not alone.numel() or moved <= share * alone.abs().max().item():
         return
-    if not moved <= _share(model, alone) * moved_by_images(model, two_of(images)):
+    if not moved <= share * moved_by_images(model, two_of(images[:1])):
         raise ValueError(
             f"the logits of {type(model).__name__} differ by {moved:.2g} between an image alone and the same image in "
             "a batch: the images of a batch change each other: give one image at a time"
@@ -156,20 +169,18 @@ def _moved(one: Tensor, other: Tensor) -> float:
 
 
 def _allowed(model: nn.Module, numbers: Tensor) -> float:
-    return _share(model, numbers) * numbers.abs().max().item() if numbers.numel() else 0.0
-
-
-def _share(model: nn.Module, numbers: Tensor) -> float:
-    # The largest number in the batch sets the step size of dynamically quantised layers.
-    is_quantised = any("quantized" in type(module).__module__ for module in model.modules()) or any(
-        type(weights) is not nn.Parameter for weights in model.parameters()
-    )
-    return HALF_TOLERANCE if is_quantised else tolerance(model, numbers, BATCH_TOLERANCE)
+    return tolerance(model, numbers, BATCH_TOLERANCE) * numbers.abs().max().item()
 
 
 def tolerance(model: nn.Module, numbers: Tensor, exact: float) -> float:
-    """Return by which share of the largest number rounding may move numbers: ``exact``, or more in half precision."""
-    return HALF_TOLERANCE if is_half(model, numbers) else exact
+    """Return by which share of the largest number rounding may move numbers: ``exact``, or more with fewer bits.
+
+    The largest number in the batch sets the step size of dynamically quantised layers.
+    """
+    is_quantised = any("quantized" in type(module).__module__ for module in model.modules()) or any(
+        type(weights) is not nn.Parameter for weights in model.parameters()
+    )
+    return HALF_TOLERANCE if is_quantised or is_half(model, numbers) else exact
 
 
 def is_half(model: nn.Module, numbers: Tensor) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.alone import (
+    BATCH_TOLERANCE,
     check_alone,
     check_count,
     check_logits_alone,
@@ -93,14 +94,14 @@ def capture_unchecked(
 
 def projected_attentions(model: nn.Module, images: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return the projection of each attention call, (B, H, N), and the logits. See ``project_attention``."""
-    mixed: list[Tensor] = []
+    projections: list[Tensor] = []
 
     def keep(_: int, attn: Tensor) -> Tensor:
-        mixed.append(project_attention(attn))
+        projections.append(project_attention(attn))
         return attn
 
     logits = run_intercepted(model, images, keep)
-    return mixed, logits
+    return projections, logits
 
 
 def influential_calls(model: nn.Module, image: Tensor) -> list[int]:
@@ -248,25 +249,39 @@ def check_capturable(model: nn.Module) -> None:
 def check_steady(model: nn.Module, images: Tensor) -> None:
     """Raise a ValueError if the logits of an image change between passes or beside another image, or are not finite.
 
-    Only two images are passed.
+    The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
+    round alike, also in half precision.
     """
     check_pixels(images)
     check_capturable(model)
     pair = two_of(images)
     with torch.no_grad():
-        one, other, alone = (result_of(model(each)) for each in (pair, pair, pair[:1]))
+        one, other = (result_of(model(pair)) for _ in range(2))
+        copies = [result_of(model(torch.cat([image, image]))) for image in pair.split(1)]
     name = type(model).__name__
-    if not one.isfinite().all():
+    if len(one) != len(pair):
+        raise ValueError(f"{name} returned {len(one)} rows of logits for {len(pair)} images: return one for each image")
+    if not one[0].isfinite().all():
         raise ValueError(
             f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
         )
-    moved, size = ((one - other).abs().max().item(), one.abs().max().item()) if one.numel() else (0.0, 0.0)
-    if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
+    size = _largest(one)
+    if (moved := _largest(one - other)) > tolerance(model, one, LOGIT_TOLERANCE) * size:
         raise ValueError(
             f"the logits of {name} differ by {moved:.2g} between two passes of the same images: the model is random "
             "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
         )
-    check_logits_alone(model, pair, one[0], alone[0])
+    moved = max(_largest(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True))
+    if moved > tolerance(model, one, BATCH_TOLERANCE) * size:
+        raise ValueError(
+            f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
+            "the images of a batch change each other: give a model that treats each image by itself"
+        )
+
+
+def _largest(numbers: Tensor) -> float:
+    """Return the largest absolute number; numbers that are NaN or infinite, as of a changed image, do not count."""
+    return numbers.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if numbers.numel() else 0.0
 
 
 def check_pixels(images: Tensor) -> None:
@@ -275,6 +290,8 @@ def check_pixels(images: Tensor) -> None:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
         )
+    if not len(images):
+        raise ValueError("there are no images: give at least one")
     if not (finite := images.isfinite()).all():
         raise ValueError(
             f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "
@@ -292,7 +309,7 @@ def check_logits_unchanged(model: nn.Module, images: Tensor | None, logits: Tens
     share = tolerance(model, plain, LOGIT_TOLERANCE)
     moved, allowed = (logits.detach() - plain).abs().max().item(), share * plain.abs().max().item()
     if moved > allowed and images is not None:
-        allowed = max(allowed, share * moved_by_images(model, two_of(images)))
+        allowed = max(allowed, share * moved_by_images(model, two_of(images[:1])))
     if not moved <= allowed:  # written so that NaN also raises
         raise ValueError(
             f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "

@@ -14,11 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.alone import intercept
-
-# Names of functions, without underscores, and without the "i" of in-place and the "r" of reversed operators.
-PRODUCTS, QUOTIENTS = ("mul", "multiply"), ("div", "divide", "truediv", "true_divide")
-SUMS, DIFFERENCES = ("add",), ("sub", "subtract")
-COPIES = ("to", "type", "type_as", "float", "double", "half", "bfloat16", "clone", "contiguous", "reshape", "dropout")
+from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
 
 
 @dataclass
@@ -75,10 +71,8 @@ class _WatchProjection(TorchFunctionMode):
     ) -> Any:
         """Call the function, and check whether it is the awaited projection, or a step after one."""
         kwargs = kwargs or {}
-        name = func.__name__.strip("_")
-        is_variant = name[1:] in (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES)
-        operands = args[1::-1] if is_variant and name[0] == "r" else args[:2]
-        name = name[1:] if is_variant else name
+        name, is_reversed = arithmetic_name(func)
+        operands = args[1::-1] if is_reversed else args[:2]
         places = [place for place, operand in enumerate(operands) if self._is_output(operand)]
         if places and name in (*SUMS, *DIFFERENCES) and len(args) == 2:
             self._add(name, places[0], operands[1 - places[0]], kwargs.get("alpha", 1))
@@ -124,7 +118,7 @@ class _WatchProjection(TorchFunctionMode):
             return
         is_same = _version_of(self.tensor) == self.version
         factors = self._factors(operands[1 - place]) if len(operands) == 2 else None
-        is_copied = name in COPIES or (is_same and result.data_ptr() == self.tensor.data_ptr())
+        is_copied = name in (*COPIES, "reshape") or (is_same and result.data_ptr() == self.tensor.data_ptr())
         if factors is not None and (name in PRODUCTS or (name in QUOTIENTS and place == 0)):
             factors = 1 / factors if name in QUOTIENTS else factors
             self.projected.projection = self.projected.projection * factors

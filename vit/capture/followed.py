@@ -25,6 +25,7 @@ class FollowedWeights:
     Attributes:
         known: Each tensor's ``Weights``.
         unused: The shape of each softmax that has not multiplied values yet.
+        num_softmaxes: How many softmaxes over keys there were.
     """
 
     def __init__(self) -> None:
@@ -47,13 +48,13 @@ class FollowedWeights:
         if probabilities.ndim in (3, 4) and size > 1 and probabilities.shape.count(size) == 2:
             self.known[probabilities] = Weights((size, size), frozenset())
 
-    def multiply(self, attn: Tensor, values: Tensor) -> bool:
+    def are_weights_and_values(self, attn: Tensor, values: Tensor) -> bool:
         """Return whether two tensors are weights and the values that they multiply."""
         weights = self.known.get(attn)
         are_paired = attn.ndim == values.ndim < 5 or (attn.ndim, values.ndim) == (3, 4)
         return weights is not None and attn.shape[-2:] == weights.shape and are_paired
 
-    def use(self, attn: Tensor) -> None:
+    def mark_used(self, attn: Tensor) -> None:
         """Record that the softmaxes of these weights have multiplied values."""
         for softmax in self.known[attn].softmaxes:
             self.unused.pop(softmax, None)

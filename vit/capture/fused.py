@@ -36,7 +36,7 @@ def scaled_dot_product(
             "attention over nested tensors cannot be seen: give images of one size to a model that pads their tokens "
             "instead of nesting them"
         )
-    if query.ndim == 3 and mode.check_divides(query):
+    if query.ndim == 3 and mode.splits_by_image(query):
         axes = mode.first_axis
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
             attn_mask = mode.split(attn_mask)

@@ -26,7 +26,7 @@ from vit.attention.mechanisms.base import Mechanism
 from vit.capture.eager import as_written
 from vit.capture.followed import FollowedWeights
 from vit.capture.fused import multi_head, scaled_dot_product
-from vit.capture.products import PRODUCTS
+from vit.capture.products import FUNCTIONS
 from vit.capture.remedy import CHOOSE_OTHERS
 
 Edit = Callable[[int, Tensor], Tensor]
@@ -40,7 +40,7 @@ HALF_PRECISION_MODELS: WeakSet[nn.Module] = WeakSet()
 
 ONE_AT_A_TIME = threading.RLock()  # what an interception replaces belongs to the process
 
-EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = PRODUCTS | {
+EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = FUNCTIONS | {
     F.scaled_dot_product_attention: scaled_dot_product,
     F.multi_head_attention_forward: multi_head,
 }
@@ -68,6 +68,7 @@ class InterceptAttention(TorchFunctionMode):
         values: The values (B, H, M, d) that belong to the weights last given to ``edit``.
         queries: Their queries (B, H, N, d), or None if the model computes its weights itself.
         unseen: Shapes of the queries or weights of attention that was not intercepted.
+        followed: Weights that the model computes by a softmax of its own, on their way to the values.
     """
 
     def __init__(
@@ -168,12 +169,12 @@ class InterceptAttention(TorchFunctionMode):
         """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M), or (H, N, M) for all."""
         if values.ndim == 4:
             return self.edited(attn, values)
-        if not self.check_divides(attn):
+        if not self.splits_by_image(attn):
             return attn
         axes = self.first_axis
         return rearrange(self.edited(self.split(attn), self.split(values)), f"b h n m -> {axes} n m")
 
-    def check_divides(self, tensor: Tensor) -> bool:
+    def splits_by_image(self, tensor: Tensor) -> bool:
         """Return whether the first axis of (B * H, ...) splits into images. If not, add the shape to ``unseen``."""
         self._check_batched(tensor)
         if self.num_images and len(tensor) % self.num_images == 0:

@@ -20,6 +20,11 @@ def logits_of(output: Any) -> Tensor:
         ValueError: If they are no tensor.
     """
     logits = getattr(output, "logits", output)
+    if isinstance(logits, Tensor) and not logits.ndim:
+        raise ValueError(
+            "the model returned one number without an axis of images: keep that axis, as by squeeze(-1) in place of "
+            "squeeze()"
+        )
     if isinstance(logits, Tensor):
         return rearrange(logits, "b -> b 1") if logits.ndim == 1 else logits
     advice = "give a classifier, or wrap the model in a module that returns one tensor"

@@ -37,16 +37,21 @@ def differentiable(images: Tensor) -> Tensor:
 
 
 def two_of(images: Tensor) -> Tensor:
-    """Return the first of images (B, C, H, W) and another one: the second, or if that is equal, a changed first.
+    """Return the first of images (B, C, H, W), and the next one that differs from it, or else a changed copy.
 
-    Equal images show nothing of what a model reads, and a mirror image has the colours of the first.
+    Equal images do not show what a model reads, and a mere mirror image has the same mean. A copy stays within the
+    range of the pixels, unless all are equal.
     """
-    first, other = differentiable(images[:1]), differentiable(images[1:2])
-    if len(other) and not torch.equal(first, other):
-        return torch.cat([first, other])
+    images = differentiable(images)
+    first = images[:1]
+    for other in images[1:].split(1):
+        if not torch.equal(first, other):
+            return torch.cat([first, other])
     if not first.is_floating_point():
         return torch.cat([first, first.flip(-1)])
-    return torch.cat([first, 0.75 * first.flip(-1) + 0.25 * spread_of(first) * noise_like(first)])
+    changed = 0.75 * first.flip(-1) + 0.25 * spread_of(first) * noise_like(first)
+    low, high = first.aminmax()
+    return torch.cat([first, changed.clamp(low, high) if low < high else changed])
 
 
 @torch.no_grad()

@@ -44,11 +44,12 @@ def matrix_product(
     """Compute a matrix product, with edited weights if it multiplies values."""
     followed = mode.followed
     other, *rest = tensors((*args, *kwargs.values()))
-    if followed.multiply(input, other):
-        followed.use(input)
+    if followed.are_weights_and_values(input, other):
+        followed.mark_used(input)
         return func(mode.edited_product(input, other), *args, **kwargs)
-    if input not in followed.known and followed.multiply(other, input):  # values before weights, both transposed
-        followed.use(other)
+    # The values may come before the weights, both transposed.
+    if input not in followed.known and followed.are_weights_and_values(other, input):
+        followed.mark_used(other)
         return func(input, mode.edited_product(other.mT, input.mT).mT)
     product = func(input, *args, **kwargs)
     followed.follow(product, (input, other, *rest))
@@ -64,8 +65,8 @@ def added_product(
     **kwargs: Any,
 ) -> Tensor:
     """Compute ``torch.baddbmm``, with edited weights if its product multiplies values."""
-    if mode.followed.multiply(batch1, batch2):
-        mode.followed.use(batch1)
+    if mode.followed.are_weights_and_values(batch1, batch2):
+        mode.followed.mark_used(batch1)
         batch1 = mode.edited_product(batch1, batch2)
     return func(input, batch1, batch2, **kwargs)
 
@@ -86,7 +87,7 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
             last = "".join(letter for letter in over if letter not in (*keys, *queries)) + queries[0] + keys[0]
             arranged = rearrange(attn, f"{' '.join(over)} -> {' '.join(last)}")
             if arranged.shape[-2:] == followed.known[attn].shape:
-                followed.use(attn)
+                followed.mark_used(attn)
                 edited = mode.edited_product(arranged, _like(arranged, values, last, of))
                 factors[i] = rearrange(edited, f"{' '.join(last)} -> {' '.join(over)}")
                 return func(equation, *factors)
@@ -112,7 +113,7 @@ def part(mode: "InterceptAttention", func: Callable[..., Tensor], input: Tensor,
     return taken
 
 
-PRODUCTS: dict[Callable[..., Any], Callable[..., Any]] = {
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.softmax: softmax,
     torch.softmax: softmax,
     Tensor.softmax: softmax,

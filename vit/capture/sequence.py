@@ -92,7 +92,7 @@ def _check_first_alone(model: nn.Module, found: SequenceAttentions, alone: Seque
             [project_attention(attn[:1]).float() for attn in getattr(each, kind)] for each in (found, alone)
         )
         alike = len(of_batch) == len(of_one) and all(
-            one.shape == other.shape and (one - other).abs().max() <= allowed * other.abs().max().clamp(min=1)
+            one.shape == other.shape and (one - other).abs().max() <= allowed * other.abs().max()
             for one, other in zip(of_batch, of_one, strict=True)
         )
         if not alike:
@@ -117,9 +117,10 @@ def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tenso
     """
     check_capturable(model)
     counts = dict.fromkeys(KINDS, 0)
+    batches = {len(each) for each in inputs if each.ndim > 1}  # one image may have several texts
 
     def told_apart(_: int, attn: Tensor) -> Tensor:
-        if len(attn) != len(inputs[0]):
+        if len(attn) not in batches:
             raise ValueError(
                 f"{type(model).__name__} attends within windows, or to some images only ({len(inputs[0])} inputs gave "
                 f"attention of shape {tuple(attn.shape)}): read its encoder alone, by InterceptAttention"

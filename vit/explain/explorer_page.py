@@ -25,7 +25,7 @@ from vit.capture.anatomy import VARIES, Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
 from vit.capture.footprint import check_even
 from vit.explain import heatmap
-from vit.explain.classes import thresholds_of
+from vit.explain.classes import class_number, thresholds_of
 from vit.explain.decomposition import contributions
 from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
 from vit.explain.familiarity import is_packaged
@@ -108,7 +108,7 @@ def explorer(
         maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
             speak against the class. None draws ``DEFAULT_METHOD`` for the target.
         target: The class whose logit is split into contributions, by number or name; None is the predicted class.
-        versus: A class to compare with: then the target's logit minus that of this class is split.
+        versus: A class to compare with, by number or name: then the target's logit minus that of this class is split.
         class_names: Names of the classes, in the order of the logits; None numbers them.
         model_name: Name of the model, shown on top.
         image_name: Name of the image, such as that of its file, shown on top.
@@ -147,6 +147,7 @@ def explorer(
             )
         names = name_classes(class_names, attentions.logits.shape[1])
         logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads, anatomy.calls)]).float()
+    target, versus = (class_number(each, names) if isinstance(each, str) else each for each in (target, versus))
     subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
     target = int(subject.contrast.argmax())
     versus = None if versus is None else int(subject.contrast.argmin())

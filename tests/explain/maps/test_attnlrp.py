@@ -322,10 +322,11 @@ def of_activation(activation):
         (lambda x: torch.sigmoid(x) * x, F.silu),
         (lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)), F.gelu),
         (lambda x: x * torch.tanh(F.softplus(x)), F.mish),
+        (lambda x: torch.multiply(x, torch.sigmoid(x.float()).to(x.dtype)), lambda x: x * x.sigmoid()),
         (nn.SiLU(inplace=True), F.silu),
         (nn.Hardswish(inplace=True), F.hardswish),
     ],
-    ids=["silu", "silu, gate first", "gelu", "mish", "silu in place", "hardswish in place"],
+    ids=["silu", "silu, gate first", "gelu", "mish", "silu, cast", "silu in place", "hardswish in place"],
 )
 def test_an_activation_has_one_map_however_it_is_written(written, as_function):
     assert_close(of_activation(written), of_activation(as_function), **EXACT)
@@ -347,3 +348,32 @@ def test_a_layer_that_adds_in_place_has_the_map_of_one_that_does_not(random_vit)
     model = random_vit()
     found = signed_map("attnlrp", Subject(Around(model, in_place).eval(), IMAGES, TARGET))
     assert_close(found, signed_map("attnlrp", Subject(model, IMAGES, TARGET)), **EXACT)
+
+
+def gated_by(vit, images, multiply):
+    tokens = vit.embed(images)
+    branch = multiply(vit.blocks[0].norm1(tokens), vit.blocks[0].mlp.fc2(vit.blocks[0].mlp.fc1(tokens)))
+    for block in vit.blocks:
+        tokens = block(tokens)
+    return vit.head(vit.norm(tokens + branch)[:, 0])
+
+
+def multiplied_in_place(x, gate):
+    x *= gate
+    return x
+
+
+def summed_in_place(x, gate):
+    out = torch.zeros_like(x)
+    out += x * gate
+    return out
+
+
+@pytest.mark.parametrize("in_place", [multiplied_in_place, summed_in_place])
+def test_a_product_or_a_sum_in_place_has_the_rule_of_one_that_is_not(in_place, random_vit):
+    model = random_vit()
+    maps = [
+        signed_map("attnlrp", Subject(Around(model, lambda v, x, m=m: gated_by(v, x, m)).eval(), IMAGES, TARGET))
+        for m in (in_place, torch.mul)
+    ]
+    assert_close(*maps, **EXACT)

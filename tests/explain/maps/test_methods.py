@@ -306,11 +306,13 @@ def test_a_batch_norm_that_was_left_in_training_mode_is_refused_and_keeps_its_av
 
 
 def changing_each_other():
-    """Two models that treat the images of a batch together, though they are in eval mode."""
+    """Models that treat the images of a batch together, though they are in eval mode."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, track_running_stats=False)
     yield nn.Sequential(nn.Conv2d(3, 4, 2, 2), norm, nn.ReLU(), nn.Flatten(), nn.Linear(60, 5)).double().eval()
-    yield Around(nn.Sequential(nn.Flatten(), nn.Linear(180, 5)), lambda vit, x: vit(x) - vit(x).mean(0)).double().eval()
+    for coupled in (lambda logits: logits - logits.mean(0), lambda logits: logits / logits.max()):
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(180, 5))
+        yield Around(linear, lambda vit, x, coupled=coupled: coupled(vit(x))).double().eval()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -340,3 +342,33 @@ def test_a_grid_finer_than_the_pixels_is_refused(method):
     model = nn.Sequential(nn.Flatten(), nn.Linear(180, 5)).double().eval()
     with pytest.raises(ValueError, match=r"grid \(12, 5\) has more rows or columns than the images of 6 x 10 pixels"):
         explain(model, IMAGES, method, grid=(12, 5))
+
+
+def rounded_by_batch(vit, images):
+    """Logits that differ between batches of other sizes, as kernels in half precision round."""
+    return vit(images) * (1 + 2**-9 * len(images))
+
+
+def squeezed(vit, images):
+    return vit(images)[:, :1].squeeze()
+
+
+def of_roots(vit, images):
+    return vit(images.sqrt())
+
+
+@pytest.mark.parametrize("run", [rounded_by_batch, squeezed, of_roots])
+def test_models_that_round_by_the_batch_or_squeeze_it_or_need_pixels_in_their_range_are_explained(run):
+    torch.manual_seed(0)
+    model = Around(nn.Sequential(nn.Flatten(), nn.Linear(180, 5)), run).double().eval()
+    images = torch.rand(2, 3, 6, 10, dtype=torch.float64)
+    assert explain(model, images, "occlusion", grid=(3, 5)).isfinite().all()
+
+
+def test_near_copies_of_an_image_are_no_scale_of_a_logit_near_zero():
+    images = torch.randn(1, 3, 6, 10, dtype=torch.float64)
+    images = torch.cat([images, images + 1e-9])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(180, 1)).double().eval()
+    with torch.no_grad():
+        model[1].bias -= model(images[:1])[0]
+    assert explain(model, images, "occlusion", target=0, grid=(3, 5)).isfinite().all()

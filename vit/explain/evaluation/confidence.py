@@ -134,14 +134,14 @@ def check_clusters(clusters: Tensor | Sequence[int] | None, images: int) -> Tens
 
 
 def check_labels(labels: Tensor | Sequence[int] | None, images: Tensor) -> Tensor | None:
-    """Return the class of each image (B, C, H, W) as a tensor (B,), on their device; None stays.
+    """Return the class of each image (B, C, H, W) as a tensor (B,); None stays.
 
     Raises:
         ValueError: If there is not one for each image.
     """
     if labels is None:
         return None
-    labels = torch.as_tensor(labels, device=images.device)
+    labels = torch.as_tensor(labels)
     if labels.shape != (len(images),):
         raise ValueError(f"labels have shape {tuple(labels.shape)} for {len(images)} images: give a class for each")
     return labels

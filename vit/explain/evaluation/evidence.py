@@ -206,7 +206,8 @@ def _replace_attention(evidence: Evidence, subject: Subject, labels: Tensor | No
         changed = replaced_logits(subject.model, subject.images, replacement, layers, calls).argmax(dim=-1)
         evidence.flips[kind, where] = changed != predicted
         if labels is not None:
-            evidence.corrected[kind, where] = in_double(changed == labels) - in_double(predicted == labels)
+            right = labels.to(predicted.device)
+            evidence.corrected[kind, where] = in_double(changed == right) - in_double(predicted == right)
 
 
 def _num_attentions(subject: Subject) -> int:
@@ -238,12 +239,13 @@ def _why_not_measured(anatomy: Anatomy) -> str:
 @torch.no_grad()
 def _outliers(subject: Subject) -> Tensor:
     anatomy, shares, norms = subject.anatomy, [], []
+    _ = subject.readout  # now, as finding it passes images through the model
 
     def keep_share(layer: int, attn: Tensor) -> Tensor:
         if layer == anatomy.depth - 1:
-            row = subject.readout_map(reduce(attn, "b h n m -> b n m", "mean"))
             if (attn < 0).any():
                 raise ValueError(f"the attention of {anatomy.model} has negative weights, which are no shares")
+            row = subject.readout_map(reduce(attn, "b h n m -> b n m", "mean"))
             shares.append(rearrange(row, "b r s -> b (r s)"))
         return attn
 

@@ -145,6 +145,6 @@ def _change(plain: Tensor, logits: Tensor, labels: Tensor | None) -> dict[str, A
         "divergence": (before.exp() * (before - after)).sum(dim=-1).mean().item(),
     }
     if labels is not None:
-        right, was_right = (x.argmax(dim=-1) == labels for x in (logits, plain))
+        right, was_right = (x.argmax(dim=-1) == labels.to(x.device) for x in (logits, plain))
         change["accuracy_change"] = (in_double(right) - in_double(was_right)).mean().item()
     return change

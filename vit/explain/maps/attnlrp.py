@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
 from vit.capture.attention import check_logits_unchanged, run_intercepted
 from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
@@ -21,8 +22,8 @@ from vit.explain.norms import NORMS
 
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
 ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh")
-# Steps with a constant, of which activations are written together with the functions above.
-SCALED = ("add", "radd", "sub", "rsub", "neg", "mul", "rmul", "div", "truediv")
+# Of these and the functions above, activations are written as products.
+POINTWISE = (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES, *COPIES, "neg", "negative")
 
 
 def attnlrp(subject: Subject) -> Tensor:
@@ -50,11 +51,8 @@ def attnlrp(subject: Subject) -> Tensor:
         return entered[-1].clone()  # to which a layer may add in place
 
     with _constant_parameters(subject.model), torch.enable_grad():
-        with entry.changed(enter):
-            with _FindRules() as rules:  # one image tells which function needs which rule
-                run_intercepted(subject.model, images[:1], _kept_constant)
-            with _Follow(rules.found):
-                logits = run_intercepted(subject.model, images, _kept_constant)
+        with entry.changed(enter), _Follow(_rules_for(subject.model, images[:1])):
+            logits = run_intercepted(subject.model, images, _kept_constant)
         # The rules make all functions linear along the ray to their inputs: relevance is the gradient times the input
         # (Arras et al. 2025).
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
@@ -75,6 +73,13 @@ def _entry(subject: Subject) -> Boundary:
         f"the logits of {type(subject.model).__name__} read more than the tokens that enter its first layer, to which "
         "attnlrp sends them back: choose occlusion, input_gradient, integrated_gradients or smoothgrad"
     )
+
+
+def _rules_for(model: nn.Module, image: Tensor) -> list[tuple[Callable[..., Any], "Rule"]]:
+    """Return the functions that a model calls for an image, (1, C, H, W), each with the rule that it needs."""
+    with _FindRules() as rules:
+        run_intercepted(model, image, _kept_constant)
+    return rules.found
 
 
 def _kept_constant(_: int, attn: Tensor) -> Tensor:
@@ -160,6 +165,9 @@ class _Call:
     def __init__(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.inputs = list({id(x): x for x in _tensors((*args, *kwargs.values())) if x.requires_grad}.values())
+        name = func.__name__
+        is_method = name.endswith("_") and not name.endswith("__")
+        self.works_in_place = is_method or name.startswith("__i") or name == "__setitem__"
 
     def rule(self, pointwise: "_Pointwise") -> Rule:
         """Find the rule of this call."""
@@ -183,8 +191,8 @@ class _Call:
     def is_constant(self) -> bool:
         """Return whether the result does not depend on its inputs at all, such as a product with 0."""
         zeros, noise = ({id(x): draw(x) for x in self.inputs} for draw in (torch.zeros_like, torch.randn_like))
-        copies = {id(x): x.clone() for x in self.inputs}  # the call may work in place
-        at = [_floats(self.with_inputs(changed)) for changed in (copies, zeros, noise)]
+        same = {id(x): x.clone() for x in self.inputs}  # an activation may work in place
+        at = [_floats(self.tried_with(changed)) for changed in (same, zeros, noise)]
         return bool(at[0]) and all(
             torch.equal(one, other) for one, *others in zip(*at, strict=True) for other in others
         )
@@ -192,11 +200,18 @@ class _Call:
     @torch.no_grad()
     def is_affine_in(self, inputs: list[Tensor]) -> bool:
         """Return whether the call is affine along the ray from 0 to some of its inputs."""
-        at = [_floats(self.with_inputs({id(x): _scaled(x, factor) for x in inputs})) for factor in (0, 1, 2)]
+        at = [_floats(self.tried_with({id(x): _scaled(x, factor) for x in inputs})) for factor in (0, 1, 2)]
         return all(
             torch.allclose(zero + double, 2 * one, rtol=10 * _rounding(one), atol=_rounding(one) * _size(one))
             for zero, one, double in zip(*at, strict=True)
         )
+
+    def tried_with(self, changed: Mapping[int, Tensor]) -> Any:
+        """Call the function as ``with_inputs`` does, and leave its tensors as they are, also if it works in place."""
+        if not self.works_in_place:
+            return self.with_inputs(changed)
+        copies = {id(x): x.clone() for x in _tensors((*self.args, *self.kwargs.values()))}
+        return self.with_inputs(copies | changed)
 
     def with_inputs(self, changed: Mapping[int, Tensor]) -> Any:
         """Call the function with some of its tensors replaced, by id."""
@@ -217,8 +232,8 @@ class _Pointwise:
 
     def follow(self, call: _Call, result: Any) -> None:
         """Follow the result of a call, if it is computed number by number from one tensor."""
-        name = call.func.__name__.strip("_")
-        if name in (*ELEMENTWISE, *SCALED) and len(call.inputs) == 1 and result.shape == call.inputs[0].shape:
+        name, _ = arithmetic_name(call.func)
+        if name in (*ELEMENTWISE, *POINTWISE) and len(call.inputs) == 1 and result.shape == call.inputs[0].shape:
             source, is_activated = self._origin(call.inputs[0])
             self.origins[result] = source, is_activated or name in ELEMENTWISE
 

@@ -99,7 +99,8 @@ class PatchToken(nn.Module):
         column: Column of the patch, from 0.
 
     Raises:
-        ValueError: If there is no such patch, or the backbone is in training mode or returns no tokens.
+        ValueError: If there is no such patch, or the backbone is in training mode or returns no tokens, or some
+            of its patches alone.
     """
 
     def __init__(self, backbone: nn.Module, images: Tensor, row: int, column: int) -> None:
@@ -115,12 +116,13 @@ class PatchToken(nn.Module):
             raise ValueError(f"patch ({row}, {column}) must be one of {rows} x {columns}, counted from 0")
         with torch.no_grad():
             returned = self._tokens(images[:1]).shape[1]
-        if returned not in (anatomy.num_tokens, rows * columns):
+        before = anatomy.num_prefix_tokens
+        if returned not in (anatomy.num_tokens, before + rows * columns, rows * columns):
             raise ValueError(
                 f"{type(backbone).__name__} returned {returned} tokens, and its attention mixes {anatomy.num_tokens}: "
                 f"return all of them, or the {rows * columns} patches alone"
             )
-        token = row * columns + column + (anatomy.num_prefix_tokens if returned == anatomy.num_tokens else 0)
+        token = row * columns + column + (0 if returned == rows * columns else before)
         self.token = slice(token, token + 1)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alike import pass_alike
-from vit.capture.alone import check_logits_alone
+from vit.capture.alone import HALF_TOLERANCE, check_logits_alone
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
 from vit.capture.attention import check_capturable, check_pixels, check_steady
 from vit.capture.footprint import even_cells
@@ -69,8 +69,6 @@ class Subject:
                 f"images are {self.images.dtype}, whose pixels have no gradient and no grey of 0: give floats as the "
                 "model takes them, normalised"
             )
-        if not len(self.images):
-            raise ValueError("there are no images: give at least one")
         self.images = differentiable(self.images)
         check_steady(self.model, self.images)
         self.grid = self.grid or self._found_grid()
@@ -153,8 +151,9 @@ class Subject:
         check_finite_logits(logits)
         if len(self.images) > 2:  # two were compared before
             with torch.no_grad():
-                alone = logits_of(self.model(self.images[:1]))
-            check_logits_alone(self.model, self.images, logits[0], alone[0])
+                two = logits_of(self.model(self.images[[0, -1]]))
+            for row in (0, -1):
+                check_logits_alone(self.model, self.images, logits[row], two[row], HALF_TOLERANCE)
         return logits
 
     @cached_property
