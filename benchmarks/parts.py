@@ -36,7 +36,8 @@ def typed(cell: Cell) -> str:
     >>> typed({"command": "python train.py fit --config configs/digits.yaml --seed_everything 6 --model.depth 2"})
     '--config configs/digits.yaml --model.depth 2'
     """
-    words = iter(shlex.split(cell.get("training", cell)["command"])[3:])
+    command = shlex.split(cell.get("training", cell)["command"])  # by train.py or vit-attention
+    words = iter(command[command.index("fit") + 1 :])
     kept = []
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")

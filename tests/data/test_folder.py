@@ -232,11 +232,17 @@ def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
 def test_a_class_named_train_is_not_taken_for_the_split(plant, known):
     root = plant(counts={"train": 3, "bee": 3})
     message = (
-        f"^{root}/train has no class folders, and {root}/bee beside it has images: if train is a class, move all class "
-        f"folders into {root}/train; if not, move {root}/bee elsewhere$"
+        f"^{root}/train has no class folders, and {root}/bee beside it has images: if train is a class, make a new "
+        f"folder and move all class folders into its folder train, as train/train and train/bee; if not, move "
+        f"{root}/bee elsewhere$"
     )
     with pytest.raises(ValueError, match=message):
         ImageFolder(str(root), class_names=known)
+    moved = root.with_name("new")
+    (moved / "train").mkdir(parents=True)
+    for name in ("train", "bee"):
+        (root / name).rename(moved / "train" / name)
+    assert ImageFolder(str(moved)).class_names == ["bee", "train"]
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])

@@ -80,7 +80,7 @@ class Singles(Toy):
 
 
 def test_a_fraction_that_holds_out_no_images_is_an_error():
-    message = r"^val_fraction \(0\.5\) of 3 images holds out none: no class has two images: add some, or set 0$"
+    message = r"^val_fraction \(0\.5\) of 3 images holds out none: each image is the only one "
     with pytest.raises(ValueError, match=message):
         ready(Singles, val_fraction=0.5)
 

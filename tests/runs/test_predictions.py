@@ -47,7 +47,7 @@ def test_rows_of_images_that_were_replaced_or_are_gone_are_predicted_again(image
     (images / "c.png").unlink()
     writer, trainer = begin(images)
     assert [path.name for path in trainer.datamodule.files.paths] == ["b.png", "e.png"]  # the kill may cut the last row
-    assert f"2 rows of {writer.partial} are left out: their images are gone, or changed" in capsys.readouterr().out
+    assert f"left out of {writer.partial}, as images are gone or changed: 2" in capsys.readouterr().out
     predict(writer, trainer)
     writer.on_predict_end(trainer, MODULE)
     rows = [*csv.DictReader(images.with_name("out.csv").read_text().splitlines())]

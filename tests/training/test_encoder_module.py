@@ -26,20 +26,19 @@ def test_a_module_built_on_the_meta_device_and_filled_later_normalises_as_any_ot
     [
         ({"mean": [0.5]}, "mean has 1 numbers for 3 channels: give one for each"),
         ({"std": [0.2] * 4}, "std has 4 numbers for 3 channels: give one for each"),
-        (
-            {"mean": [123.7, 116.3, 103.5]},
-            "mean (123.7) must be in [0, 1]: it is of pixels from 0 to 1, so divide numbers of bytes by 255",
-        ),
-        (
-            {"std": [0.2, 0.2, 0.0]},
-            "std (0.0) must be in (0, 1]: it is of pixels from 0 to 1, so divide numbers of bytes by 255",
-        ),
+        ({"mean": [0.5, 0.5, float("nan")]}, "mean has nan: give finite numbers"),
+        ({"std": [0.2, 0.2, 0.0]}, "std has 0: give finite numbers, above 0"),
     ],
     ids=str,
 )
-def test_a_normalisation_of_other_channels_or_of_bytes_is_refused(given, message):
+def test_a_normalisation_of_other_channels_or_by_no_numbers_is_refused(given, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         ViTClassifier(**SMALL | given)
+
+
+def test_pixels_may_have_another_range_than_from_0_to_1():
+    module = ViTClassifier(**SMALL | {"in_channels": 1, "mean": -500, "std": [400.0]})  # as in computed tomography
+    assert (module.mean.item(), module.std.item()) == (-500, 400)
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, tuple])

@@ -72,7 +72,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     data.prepare_data()
     data.setup("test")
     if "test" not in data.sets:
-        remedy = "the training of the model held out none of them, so name others"
+        remedy = "the training of the model held out none: name another folder by --data.root"
         if "val" in data.splits:
             remedy = "rename its folder val to test, or name a folder without splits, of which a part is held out"
         raise ValueError(f"{options.root} has no test images: {remedy}")

@@ -72,8 +72,8 @@ class Plan:
     def arguments(self, member: Member, checkpoint: Path | None) -> list[str]:
         """Return the arguments of fit for a run, which continues a checkpoint or starts anew."""
         experiment = ["--experiment", self.folder.name]
-        if checkpoint is not None:  # its run has a config
-            return ["--ckpt_path", str(checkpoint), *experiment]
+        if checkpoint is not None:  # its run has a config, whose commands have to be typed again
+            return ["--ckpt_path", str(checkpoint), *experiment, *_typed_shards(self.words)]
         return [*self.words, *_of_member(self.folds, member.fold, member.seed), *experiment]
 
 
@@ -156,6 +156,22 @@ def _check_configs(config: dict[str, Any], folds: int | None) -> None:
             raise ValueError(f"folds takes no {name} in a config: {NOT_TYPED[f'--trainer.{name}']}")
     if folds is None and of_data.get("folds") is not None:
         raise ValueError(f"folds takes no folds of the data in a config: {NOT_TYPED['--data.folds']}")
+
+
+def _typed_shards(words: Sequence[str]) -> list[str]:
+    """Return the words that name shards, which may be commands.
+
+    >>> _typed_shards(["--data", "Shards", "--data.urls", "pipe:cat a.tar", "--data.val_urls=b.tar"])
+    ['--data.urls', 'pipe:cat a.tar', '--data.val_urls=b.tar']
+    """
+    names = ("--data.urls", "--data.val_urls", "--data.test_urls")
+    found = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in names:
+            found += [word, following]
+        elif word.startswith(tuple(f"{name}=" for name in names)):
+            found.append(word)
+    return found
 
 
 def _of_member(folds: int | None, fold: int | None, seed: int | None) -> list[str]:

@@ -66,6 +66,7 @@ from vit.runs.splits import has_split, validates
 from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
 from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
+from vit.training.encoder_module import as_list
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
 
@@ -301,7 +302,8 @@ class ViTCLI(LightningCLI):
             raise ValueError(
                 f"{type(data).__name__} has no {', '.join(missing)}: add {options}, or set attributes of these names"
             )
-        lists = {name: list(told[name]) for name in ("mean", "std", "class_names") if told.get(name) is not None}
+        lists = {name: as_list(told[name]) for name in ("mean", "std") if told.get(name) is not None}
+        lists |= {"class_names": list(names)} if (names := told.get("class_names")) is not None else {}
         return {name: value for name, value in told.items() if value is not None} | lists
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -426,9 +428,9 @@ class ViTCLI(LightningCLI):
         else:  # a distributed checkpoint, which a training that goes on may have replaced
             weights = source, sorted((str(file), file.stat().st_mtime_ns) for file in source.rglob("*"))
         images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
-        root = getattr(data, "root", None)
-        root = root.resolve() if isinstance(root, Path) else root  # the same name may be another folder elsewhere
-        about = [root, *(getattr(getattr(data, "files", None), name, None) for name in images)]
+        root = getattr(data, "root", None)  # rows name files by it, and the same name may be another folder elsewhere
+        about = [root, root.resolve() if isinstance(root, Path) else None]
+        about += [*(getattr(getattr(data, "files", None), name, None) for name in images)]
         how = [self._get(self.config, "optimize"), self._get(self.config, "trainer")["precision"]]
         predicted = f"{weights} {about} {how} {dict(self.model.hparams)}"
         return PredictionWriter(

@@ -122,11 +122,6 @@ def make_worse(
             f"{int((labels != train.labels).sum()):,} of {len(labels):,} training labels are wrong (seed {SEED})"
         )
         sets["train"] = train.relabelled(labels)
-    if corrupt and corrupted == "test" and "test" not in sets:  # those of train alone also come from a checkpoint
-        raise ValueError(
-            f"corrupt ({dict(corrupt)}) changes test images, and there are none: add some, set corrupted to train or "
-            "both, or leave corrupt out"
-        )
     stages: dict[str, tuple[Stage, ...]] = {"train": ("train",), "test": ("test",), "both": ("train", "val", "test")}
     for stage in stages[corrupted] if corrupt else ():
         if stage in sets:

@@ -92,7 +92,7 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
         beside = [path for path in list_folder(root) if path.name not in stages]
         found.leave_out(BESIDE, beside)
         splits = _classes_of_splits(root, stages, found, needs_train=known is None)
-        if "train" in splits and not splits["train"]:
+        if stages == ["train"] and not splits["train"]:
             _check_no_class_beside(root / "train", beside)
     else:
         splits = {"train": _classes(root, found)}
@@ -114,10 +114,15 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
     # Without a model, classes that differ between the splits have a message of their own.
     if not (splits["train"] if known is None else splits and all(splits.values())):
         raise ValueError(
-            f"no class folders with images in {root}: it needs CLASS/image.jpg or train/CLASS/image.jpg, or without "
-            f"labels any image files{found.hint}"
+            f"no class folders with images in {_first_empty(root, splits)}: it needs CLASS/image.jpg or "
+            f"train/CLASS/image.jpg, or without labels any image files{found.hint}"
         )
     return splits, found
+
+
+def _first_empty(root: Path, splits: dict[Stage, dict[str, list[Path]]]) -> Path:
+    """Return the folder of the first split without class folders; of a single tree, its root."""
+    return next((root / stage for stage, classes in splits.items() if not classes and len(splits) > 1), root)
 
 
 def _classes_of_splits(
@@ -143,10 +148,13 @@ def _check_no_class_beside(train: Path, beside: list[Path]) -> None:
     """Check that a folder train without class folders is no class itself, beside the folders of the others."""
     folders = (path for path in beside if why_left_out(path) is None and path.is_dir())
     if (other := next((path for path in folders if search(path).images), None)) is not None:
-        raise ValueError(
-            f"{train} has no class folders, and {other} beside it has images: if train is a class, move all class "
-            f"folders into {train}; if not, move {other} elsewhere"
-        )
+        remedy = f"move the class folders into {train}"
+        if search(train).images:
+            remedy = (
+                f"if train is a class, make a new folder and move all class folders into its folder train, as "
+                f"train/train and train/{other.name}; if not, move {other} elsewhere"
+            )
+        raise ValueError(f"{train} has no class folders, and {other} beside it has images: {remedy}")
 
 
 def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> None:

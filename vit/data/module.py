@@ -183,9 +183,10 @@ class ImageDataModule(LightningDataModule):
         if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)
             if len(held_out.labels) == 0:
-                lack = "no class has two images" if kept.groups is None else "each group is the only one of a class"
+                each = "image" if kept.groups is None else "group"
                 raise ValueError(
-                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: {lack}: add some, or set 0"
+                    f"val_fraction ({self.val_fraction}) of {kept.counted} holds out none: each {each} is the only one "
+                    f"of some class, and stays in training: add {each}s, or set 0"
                 )
             sets["train"], sets["val"] = kept, held_out
         name = type(self).__name__
@@ -196,6 +197,11 @@ class ImageDataModule(LightningDataModule):
                 if split != "train" or self.augmentation["crop_scale"] is None:  # random crops are cut out of the whole
                     sets[split] = sets[split].centred(self.image_size)
         self.fingerprints = {split: images.fingerprint for split, images in sets.items()}
+        if stage == "fit" and self.corrupt and self.corrupted == "test" and "test" not in sets:
+            raise ValueError(
+                f"corrupt ({dict(self.corrupt)}) changes test images, and there are none: add some, set corrupted to "
+                "train or both, or --data.corrupt null"
+            )
         self.made_worse = make_worse(sets, self.num_classes, self.label_noise, self.corrupt, self.corrupted)
         self.sets = sets
 

@@ -222,7 +222,9 @@ def check_no_command(arguments: Mapping[str, Any], place: object) -> None:
     """
     for name in ("urls", "val_urls", "test_urls"):
         pattern = arguments.get(name)
-        if pattern is not None and any(url.startswith(PIPE) for url in expand(str(pattern))):  # also {pipe:a,b}
+        # Also {pipe:a,b}; other data may mean something else by the name.
+        is_command = isinstance(pattern, str) and PIPE in pattern
+        if is_command and any(url.startswith(PIPE) for url in expand(pattern)):
             raise ValueError(f"{place} names its shards by a command: type it by --data.{name}, if you trust it")
 
 

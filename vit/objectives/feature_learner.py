@@ -72,7 +72,10 @@ class FeatureLearner(Objective, EncoderModule):
         Raises:
             ValueError: If one is.
         """
-        if self.trainer.state.fn == TrainerFn.PREDICTING:
+        self._check_not_predicting(self.trainer.state.fn == TrainerFn.PREDICTING)
+
+    def _check_not_predicting(self, is_predicting: bool) -> None:
+        if is_predicting:
             raise ValueError(
                 f"{type(self).__name__} predicts no labels: vit-attention features writes the features of images"
             )
@@ -81,8 +84,9 @@ class FeatureLearner(Objective, EncoderModule):
         """Check that the data fit.
 
         Raises:
-            ValueError: If images are blended, classes are weighted, or a batch is too small.
+            ValueError: If images are blended, classes are weighted, a batch is too small, or a prediction is asked for.
         """
+        self._check_not_predicting(stage == "predict")  # prepare_data may be overridden, and runs in one process
         name = type(self).__name__
         data = None if self._trainer is None else self.trainer.datamodule
         if stage != "fit" or not isinstance(data, ImageDataModule):

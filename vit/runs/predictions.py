@@ -2,8 +2,9 @@
 
 import csv
 import glob
+import os
 import sys
-import time
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -57,7 +58,7 @@ class PredictionWriter(Callback):
                     "--output"
                 ) from None
         begun = sorted(path.parent.glob(f"{glob.escape(name)}.[0-9]*.partial"))
-        self.partial = begun[0] if begun else path.with_name(f"{name}.{time.time_ns()}.partial")
+        self.partial = begun[0] if begun else path.with_name(f"{name}.{_now_in(path.parent)}.partial")
         self.rows = 0
         self.unreadable: list[str] = []
 
@@ -82,7 +83,8 @@ class PredictionWriter(Callback):
         same = {csv_text(str(path)) for path in paths} - changed
         kept = [row for row in rows if row["file"] in same]
         if len(kept) < len(rows):
-            print(f"{len(rows) - len(kept)} rows of {self.partial} are left out: their images are gone, or changed")
+            left_out = len(rows) - len(kept)
+            print(f"left out of {printable(str(self.partial))}, as images are gone or changed: {left_out}")
         return kept
 
     def on_predict_batch_end(
@@ -175,9 +177,15 @@ def _complete_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))[:-1]
 
 
+def _now_in(folder: Path) -> int:
+    """Return the time of a folder's file system in nanoseconds, which may not be that of this machine."""
+    with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime_ns
+
+
 def _was_changed(path: Path, start: int) -> bool:
-    """Return whether an image was changed after a time, or replaced by another file or link."""
-    return any(max(status.st_mtime_ns, status.st_ctime_ns) > start for status in (path.stat(), path.lstat()))
+    """Return whether an image was changed since a time, or replaced by another file or link."""
+    return any(max(status.st_mtime_ns, status.st_ctime_ns) >= start for status in (path.stat(), path.lstat()))
 
 
 def _take(counted: Counter[str], name: str) -> bool:

@@ -55,8 +55,12 @@ class Preemption(Checkpoint):
             self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop if a signal came, as no batch of a short epoch may be one to stop after; its checkpoint is written."""
-        if self._agree(trainer):
+        """Stop after an epoch of a few batches if a signal came, as none of them may be one to stop after.
+
+        The checkpoint of the epoch is written. Longer epochs go on: Lightning has steps of its own after this one.
+        """
+        is_short = trainer.num_training_batches <= EVERY * trainer.accumulate_grad_batches
+        if is_short and self._agree(trainer):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

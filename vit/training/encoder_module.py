@@ -1,6 +1,8 @@
 """A LightningModule with a Vision Transformer, which normalises images itself."""
 
+import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Self, get_args
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from vit.model.embedding import to_pair
 from vit.model.vision_transformer import VisionTransformer
-from vit.support.checks import check_choice, check_positive_share, check_probability
+from vit.support.checks import check_choice
 from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
 
@@ -28,7 +30,7 @@ class EncoderModule(LightningModule):
         vit_kwargs: Arguments of the VisionTransformer.
 
     Raises:
-        ValueError: If ``mean`` or ``std`` is not of pixels from 0 to 1, or has not one number for each channel.
+        ValueError: If ``mean`` or ``std`` has not one finite number for each channel, or a deviation is not above 0.
     """
 
     encoder = "network"
@@ -86,7 +88,7 @@ def as_list(numbers: Any) -> list[Any]:
     ([0.5, 0.25], [0.5, 0.25])
     """
     plain = numbers.tolist() if hasattr(numbers, "tolist") else numbers
-    values = plain if isinstance(plain, list | tuple) else [plain]
+    values = [plain] if isinstance(plain, Real) else [*plain]
     return [number.tolist() if hasattr(number, "tolist") else number for number in values]
 
 
@@ -98,17 +100,16 @@ def numbers_of_channels(name: str, numbers: Any, channels: int) -> list[float]:
     ValueError: mean has 1 numbers for 3 channels: give one for each
 
     Raises:
-        ValueError: If there is not one number for each channel, or one is not of pixels from 0 to 1.
+        ValueError: If there is not one number for each channel, one is not finite, or a deviation is not above 0.
     """
     if numbers is None:
         return [0.5] * channels
-    found = as_list(numbers)
+    found = [float(number) for number in as_list(numbers)]
     if len(found) != channels:  # one number would be taken for all channels
         raise ValueError(f"{name} has {len(found)} numbers for {channels} channels: give one for each")
-    check = check_probability if name == "mean" else check_positive_share
-    for number in found:
-        check(name, number, "it is of pixels from 0 to 1, so divide numbers of bytes by 255")
-    return [float(number) for number in found]
+    if wrong := [number for number in found if not math.isfinite(number) or (name == "std" and number <= 0)]:
+        raise ValueError(f"{name} has {wrong[0]:g}: give finite numbers{', above 0' * (name == 'std')}")
+    return found
 
 
 def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -176,7 +176,8 @@ class BroughtBatches:
         if is_new and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
             print(
                 f"note: without the normalisation (mean {list(mean)}, std {list(std)}), pixels go from {lowest:.2f} to "
-                f"{highest:.2f} and not from 0 to 1: check that the loader normalises by these numbers",
+                f"{highest:.2f} and not from 0 to 1: check that the loader normalises by these numbers; pixels of "
+                "image files, from 0 to 1, are normalised by them as well",
                 flush=True,
             )
         return plain, labels
