@@ -101,18 +101,17 @@ def change_labels(labels: Tensor, share: float, num_classes: int, seed: int = SE
     return torch.where(is_changed, (labels + steps) % num_classes, labels)
 
 
-def make_worse(
+def corrupt_sets(
     sets: dict[Stage, ImageSet],
     num_classes: int,
     label_noise: float,
     corrupt: Mapping[str, float],
     corrupted: Corrupted,
 ) -> list[str]:
-    """Replace splits in ``sets`` by worse ones; return a line about the labels, and one for each split of worse images.
+    """Replace splits in ``sets`` by corrupted ones, and return a line of text for each change.
 
     Raises:
-        ValueError: If test images alone are to be changed and there are none, or images that are to be changed are not
-            in memory.
+        ValueError: If images that are to be changed are not in memory.
     """
     said = []
     if label_noise and "train" in sets:

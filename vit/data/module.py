@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vit.data.augment import Augment, Flip
-from vit.data.corrupt import Corrupted, check_corruptions, make_worse
+from vit.data.corrupt import Corrupted, check_corruptions, corrupt_sets
 from vit.data.decoded_cache import load_decoded, readable_files
 from vit.data.image_files import ImageFiles
 from vit.data.image_set import ImageSet
@@ -68,9 +68,9 @@ class ImageDataModule(LightningDataModule):
         memory_limit: Largest data set kept in memory, in GB of decoded pixels; a larger one is decoded in each epoch.
         seed: Seed of the order and the augmentation of the images; the splits are the same for every seed.
         folds: Number of parts, with equal shares of every class, into which cross-validation cuts the images. One part
-            is for test, and validation images are held out of the others. If the data name test images, these are left
-            out; if they name validation images, these are cut, too. None takes the splits of the data.
-        fold: Number of the part that is for test, from 0 to folds - 1.
+            is for test, and validation images are held out of the others. Test images that the data name are left out.
+            Validation images that they name join the training images before the cut. None takes the splits of the data.
+        fold: Number of the part for test, from 0 to folds - 1.
         normalised: Whether batches have floats, (pixel - mean) / std, for a LightningModule or a training loop of your
             own; otherwise they have uint8 images, which the models of this package normalise themselves.
 
@@ -202,7 +202,7 @@ class ImageDataModule(LightningDataModule):
                 f"corrupt ({dict(self.corrupt)}) changes test images, and there are none: add some, set corrupted to "
                 "train or both, or --data.corrupt null"
             )
-        self.made_worse = make_worse(sets, self.num_classes, self.label_noise, self.corrupt, self.corrupted)
+        self.made_worse = corrupt_sets(sets, self.num_classes, self.label_noise, self.corrupt, self.corrupted)
         self.sets = sets
 
     def _take_fold(self, images: ImageSet) -> dict[Stage, ImageSet]:

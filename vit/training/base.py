@@ -174,7 +174,7 @@ class Objective(LightningModule, ABC):
         return 0.0
 
     def shares(self) -> dict[str, bool]:
-        """Return the settings that are a share of the training, and whether each is in use."""
+        """Return the settings that are measured as a share of the training, and whether each is in use."""
         hp = self.hparams
         return {
             "warmup": hp.warmup > 0,
@@ -371,11 +371,11 @@ class Objective(LightningModule, ABC):
             checkpoint["encoder"] = {"prefix": f"{self.encoder}."} | about
 
     def note_choices(self, checkpoint: dict[str, Any]) -> bool:
-        """Put the choices of the last validation into a checkpoint; return whether there are any."""
+        """Put what the last validation chose, such as thresholds, into a checkpoint; return whether there is any."""
         return False
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check that a checkpoint fits before torch loads it: its messages would be longer.
+        """Check that a checkpoint fits this model, and keep what a resume needs. torch's own messages are longer.
 
         Raises:
             ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
@@ -396,7 +396,7 @@ class Objective(LightningModule, ABC):
                 )
 
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
-        """Take what a test needs from a checkpoint besides the weights; foreign weights have nothing."""
+        """Take the settings of an evaluation, such as thresholds, from a checkpoint. Foreign weights have none."""
         self.brought.normalised = checkpoint.get("normalised")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:

@@ -25,9 +25,10 @@ class SeededSteps(Callback):
         self.generators = (torch.Generator(), torch.Generator())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the batches of a resumed epoch as the loader does, as another number of processes has other batches.
+        """Set Lightning's count of batches in a resumed epoch to that of the loader.
 
-        At the end of an epoch, the loader has served no batch of the next epoch, but Lightning counts all of the last.
+        They differ if the number of processes has changed, because batches then have another size. They also differ at
+        the end of an epoch, where the loader counts from 0 again and Lightning still has all batches of the last epoch.
         """
         loader, done = trainer.train_dataloader, trainer.fit_loop.epoch_loop.batch_progress.current
         if isinstance(loader, BatchLoader) and done.ready:
