@@ -170,7 +170,7 @@ def draw_quality(cells: dict[str, Any], path: Path) -> None:
         without = [100 * value for value in claims_quality.clean(cells, f"{name}, {asked:.0%} left out")]
         label = f"{name}, these images left out"
         axes.scatter([100 * asked] * len(without), without, s=24, facecolors="none", edgecolors=color, label=label)
-    axes.set(title="Mean (line) and each seed (dots)")
+    axes.set(title="Wrong labels harm softmax more than convolution")
     axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")
     axes.legend()
     figure.savefig(path)
@@ -196,7 +196,7 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
         accuracy.axhline(level, color="black", ls=":", lw=1, label=claims_routed.ALL)
     heads = claims_routed.HEADS
     accuracy.set(title="Accuracy, with its 95 % interval", xlabel=f"heads used in a block, of {heads}")
-    accuracy.set(ylabel="test accuracy, %", xticks=claims_routed.KEPT)
+    accuracy.set(ylabel="test accuracy, %", xticks=claims_routed.KEPT, ylim=(None, 100))
     above.legend(loc="outside right center")
     plots = below.subplots(1, claims_routed.MODEL["depth"])
     use = of_setting(cells, f"by image, {claims_routed.FEW} of {heads}", "use")

@@ -1,4 +1,4 @@
-"""Draw docs/images/maps.png: three maps of three photographs by the packaged model, the last one a control.
+"""Draw docs/images/maps.png, three maps of three photographs by the packaged model, and all_maps.png, all of one.
 
 python benchmarks/maps_picture.py
 """
@@ -10,16 +10,25 @@ from einops import repeat
 
 import vit
 from vit.commands.photographs import read_images
-from vit.explain import CLASS_AGNOSTIC, explain, overlay
+from vit.explain import CLASS_AGNOSTIC, CONTROLS, explain, overlay
+from vit.explain import METHODS as METHODS_AND_CONTROLS
 from vit.explain.panels import Bar, Look, Panel, Picture, draw_panels
 
 ROOT = Path(__file__).parents[1]
-PICTURE = ROOT / "docs/images/maps.png"
+PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"))
 CLASSES = ("cat", "frog", "ship")
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
+ACROSS = 7  # of the photograph and its twenty maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
+
+
+def kind_of(method: str) -> str:
+    """Return what the map of a method depends on, in words."""
+    if method in CONTROLS:
+        return "a control"
+    return "any class" if method in CLASS_AGNOSTIC else "why this class?"
 
 
 @torch.no_grad()
@@ -34,8 +43,7 @@ def draw() -> Picture:
     for method in METHODS:
         with torch.enable_grad():
             maps = explain(model, images, method)
-        title = f"{method}\nany class" if method in CLASS_AGNOSTIC else f"{method}\nwhy this class?"
-        columns[title] = overlay(large, maps)
+        columns[f"{method}\n{kind_of(method)}"] = overlay(large, maps)
     rows = [
         [
             Panel(
@@ -57,5 +65,18 @@ def draw() -> Picture:
     )
 
 
+def draw_all() -> Picture:
+    """Draw all maps of one photograph."""
+    model = vit.load("cifar10")
+    pixels, images = read_images([ROOT / "notebooks/cifar10/cat_0000.jpg"], model)
+    large = repeat(pixels, "b c y x -> b c (y p) (x q)", p=LARGER, q=LARGER)
+    panels = [Panel(large[0], "", "photograph", "")]
+    for method in METHODS_AND_CONTROLS:
+        panels.append(Panel(overlay(large, explain(model, images, method))[0], "", f"{method}\n{kind_of(method)}", ""))
+    rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
+    return draw_panels(rows, LOOK, title="A cat by all methods", bar=BAR, description="All maps of one photograph")
+
+
 if __name__ == "__main__":
-    print(draw().save(PICTURE))
+    for path, picture in ((PICTURE, draw()), (ALL, draw_all())):
+        print(picture.save(path))

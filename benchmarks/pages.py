@@ -224,21 +224,20 @@ def highlights() -> str:
     speed = read("inference")["fp32 batch 128"]
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 (JPEG copy) in ten minutes on two CPU cores. "
-        f"In the same time, timm's ViT of the same size reaches {', '.join(baselines())}; "
-        "[crops and memory differ](docs/results.md#accuracy).",
+        f"In the same time, timm's ViT of the same size reaches {', '.join(baselines())} ([what else "
+        "differs](docs/results.md#accuracy)).",
         "**It is fast**: on two CPU cores, `vit.optimize` (by OpenVINO) runs a model "
         f"{fast['beside the best eager']} times as fast as the best of timm, torchvision, vit-pytorch and "
-        f"transformers, and {fast['beside the best compiled']} times as fast as the best of them compiled (32-bit "
-        f"numbers, {speed['batch']} images at a time{out_of_date([speed])}). In plain PyTorch all five are equally "
-        "fast.",
+        f"transformers eager, {fast['beside the best compiled']} compiled (fp32, batches of {speed['batch']}"
+        f"{out_of_date([speed])}). In plain PyTorch, ours is as fast as the best of them.",
         "**Its maps are tested**: we remove patches, the most and the least relevant first, and take the area between "
-        "the two curves of the class's probability; 0 says nothing. On the packaged model, `attnlrp` scores "
-        f"{drop['attnlrp']:.2f}, `relevance` {drop['relevance']:.2f}, the usual `rollout` {drop['rollout']:.2f}, and "
-        f"the best map that ignores the model {drop[control]:.2f} ({maps_of_packaged['images']} images"
-        f"{out_of_date([maps_of_packaged])}). `relevance` is the default: `attnlrp` is called patented.",
+        "the two curves of the class's probability; a map that says nothing has 0. On the packaged model, `attnlrp` "
+        f"scores {drop['attnlrp']:.2f}, `relevance` {drop['relevance']:.2f}, the usual `rollout` "
+        f"{drop['rollout']:.2f}, and the best map that ignores the model {drop[control]:.2f} "
+        f"({maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). `relevance` is the default, as the "
+        "authors of `attnlrp` call it patented.",
     )
-    text = "\n".join(f"- {line}" for line in lines)
-    return text + "\n\nA result that is out of date was measured with older code." * ("(out-of-date)" in text)
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def accuracy() -> str:

@@ -35,12 +35,12 @@ MAPS = {
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
         "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it first, if you do not measure: on small models the best of one backward pass, after attnlrp",
+        "Take it first, if you do not measure: on three models of CIFAR-10 the best of one backward pass, after attnlrp",
     ),
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it beside others, to compare: on small models it is below the control edges",
+        "Take it to compare: it is below the control edges on three models of CIFAR-10, above it on the packaged one",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -75,7 +75,8 @@ MAPS = {
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if you may: it is the best, but its authors' library calls it patented, and free for science alone",
+        "Take it if you may: it is the best where tokens are dropped, but its authors' library calls it patented, and "
+        "free for personal and scientific purposes alone",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
