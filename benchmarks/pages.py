@@ -185,10 +185,6 @@ def results() -> str:
         ratios += f"{row['beside the best compiled']} compiled"
         base = f" ({row['base']})" * (row["base"] != row["dtype"])
         rows[f"speed: vit.optimize in {row['dtype']}"] = f"{ratios}{base}{out_of_date(cells)}"
-    for name, cell in read("pipeline").items():
-        peers = "torchvision's and timm's" if any("timm" in row for row in cell["rows"]) else "torchvision's"
-        times = f"{cell['rows']['ours']['against_best_peer'][1]:.2g} times {peers} best{out_of_date([cell])}"
-        rows[f"speed: loading, {name.rsplit(' ', 1)[0]}"] = times
     for cell in read("overhead").values():
         eager, *compiled = (
             f"{row['against_best_peer'][1]:.2f}" for name, row in cell["rows"].items() if name.startswith("Lightning")

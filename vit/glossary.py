@@ -35,7 +35,7 @@ MAPS = {
     "relevance": Word(
         "The attention that raises the score of the class, added up over the layers",
         "R += (mean over heads of A * dy/dA)+ R; Chefer et al. 2021",
-        "Take it first, if you do not measure: on three models of CIFAR-10 the best of one backward pass, after attnlrp",
+        "Take it first if you do not measure: after attnlrp, the best of one backward pass on three models of CIFAR-10",
     ),
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
