@@ -164,7 +164,7 @@ def test_a_folder_for_timm_is_read_by_timm_and_by_the_wrapper_of_transformers_an
     assert vit.load(folder).pretrained_cfg["std"] == [0.4, 0.5, 0.6]
 
 
-@pytest.mark.parametrize(("crop_ratio", "stretch"), [(1.0, False), (0.875, False), (1.0, True)])
+@pytest.mark.parametrize(("crop_ratio", "stretch"), [(1.0, False), (0.875, False), (1.0, True), (0.875, True)])
 def test_a_folder_for_transformers_tells_how_photographs_are_scaled_and_cropped(crop_ratio, stretch, tmp_path):
     model = small(pool="cls")
     data = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_ratio": crop_ratio, "stretch": stretch}

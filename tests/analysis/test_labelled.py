@@ -181,3 +181,17 @@ def test_another_root_keeps_the_other_arguments_of_the_checkpoint(photos):
     assert name == f"ImageFolder {photos}"
     assert len(held_out.labels) == 8
     assert ImageFolder(str(photos)).class_names == NAMES
+
+
+def test_photographs_are_stretched_for_a_model_that_takes_whole_pictures(tmp_path):
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            image = Image.new("RGB", (64, 8), (255, 0, 0))
+            image.paste((0, 0, 9), (16, 0, 48, 8))
+            image.save(tmp_path / name / f"{number}.png")
+    model = model_of(NAMES)
+    model.pretrained_cfg["stretch"] = True
+    held_out = labelled_images(model, {}, str(tmp_path), 10_000)[2]
+    red = held_out.images[:, 0] * 0.5 + 0.25
+    assert (red[:, :, [0, -1]] > 0.9).all()  # both ends

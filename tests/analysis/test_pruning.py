@@ -192,3 +192,10 @@ def test_weights_of_a_pruned_model_load_into_one_pruned_alike(ours, images):
     fresh = prune_heads(vit.VisionTransformer((12, 20), 4, embed_dim=40, depth=3, num_heads=5).eval(), heads)
     fresh.load_state_dict(pruned.state_dict())
     assert torch.equal(fresh(images), pruned(images))
+
+
+def test_layers_that_share_one_attention_are_refused():
+    model = vit.VisionTransformer(8, 4, embed_dim=12, depth=2, num_heads=3).eval()
+    model.blocks[1].attn = model.blocks[0].attn
+    with pytest.raises(ValueError, match="several layers share one attention"):
+        prune_heads(model, {0: [1]})

@@ -2,7 +2,7 @@
 
 import pickle
 import warnings
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 import torch
@@ -129,6 +129,32 @@ def test_no_file_outside_of_the_folder_is_read(folder):
     (folder / ".metadata").write_bytes(pickle.dumps(listed))
     with pytest.raises(ValueError, match="lacks some of its bytes"):
         read_checkpoint(folder)
+
+
+def test_no_whole_file_outside_of_the_folder_is_read_either(folder):
+    torch.save({"a": 1}, folder.parent / "outside.pt")
+    with warnings.catch_warnings(action="ignore"):
+        dcp.save({"state_dict": {"a": torch.ones(1)}, "b": 1}, checkpoint_id=folder, no_dist=True)
+    listed = dcp.FileSystemReader(folder).read_metadata()
+    (place,) = (place for index, place in listed.storage_data.items() if index.fqn == "b")
+    place.relative_path, place.offset, place.length = "../outside.pt", 0, -1
+    (folder / ".metadata").write_bytes(pickle.dumps(listed))
+    with pytest.raises(ValueError, match="outside.pt lacks some of its bytes"):
+        read_checkpoint(folder)
+
+
+def test_a_list_changes_no_class_of_this_process(folder):
+    changes = b"\x80\x02cpathlib\nPurePosixPath\nN}U\x06suffixU\x05.evils\x86b0"  # PurePosixPath.suffix = ".evil"
+    listed = dcp.FileSystemReader(folder).read_metadata()
+    (folder / ".metadata").write_bytes(changes + pickle.dumps(listed, protocol=2)[2:])
+    before = PurePosixPath.__dict__.get("suffix")
+    try:
+        with pytest.raises(ValueError, match="is refused: it carries pickled code"):
+            read_checkpoint(folder)
+        assert PurePosixPath.__dict__.get("suffix") is before
+    finally:
+        if before is None and "suffix" in PurePosixPath.__dict__:
+            del PurePosixPath.suffix
 
 
 def test_a_list_that_states_more_than_the_files_hold_takes_no_memory(folder):

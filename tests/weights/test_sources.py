@@ -19,6 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
+from vit.weights import sources
 from vit.weights.foreign import ASSUMED_BLOCKS as BLOCKS
 from vit.weights.formats.openai import OPENAI
 from vit.weights.formats.transformers_config import arguments_in
@@ -126,6 +127,10 @@ def test_npz_files_may_hold_all_blocks_in_one_array_and_half_precision(tmp_path)
     stacked["params/head/kernel"] = half.view(torch.int16).numpy().view("V2")
     np.savez(tmp_path / "stacked.npz", **stacked)
     again = vit.load(tmp_path / "stacked.npz")
+    unread = {"params/Transformer/encoderblock/query_ln/scale": np.ones((DEPTH, 4), dtype=np.float32)}
+    np.savez(tmp_path / "more.npz", **stacked | unread)
+    with pytest.raises(ValueError, match="1 tensors that the backbone lacks"):
+        vit.load(tmp_path / "more.npz")
     expected = ours.state_dict() | {"head.weight": half.float().T}
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in expected.items())
 
@@ -750,3 +755,23 @@ def test_a_folder_of_timm_has_the_logits_of_its_model(name, tmp_path):
     timm.models.save_for_hf(theirs, tmp_path)
     images = torch.randn(2, *theirs.default_cfg["input_size"])
     assert_close(vit.load(tmp_path)(images), theirs(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [({"1": "dog", "0": "cat"}, ["cat", "dog"]), ({"1": "cat", "2": "dog"}, None), ({"0": "cat", "2": "dog"}, None)],
+)
+def test_class_names_by_number_belong_to_the_rows_of_the_head(names, found):
+    of_transformers = partial(sources._read_names, {"id2label": names}, "config.json")
+    for read in (of_transformers, partial(sources._read_data_of_timm, {"label_names": names})):
+        if found is None:
+            with pytest.raises(ValueError, match="number them from 0 without gaps"):
+                read()
+        else:
+            assert read()["class_names"] == found
+
+
+@pytest.mark.parametrize("name", ["hf-hub:someone/x", "local-dir:/elsewhere"])
+def test_an_architecture_that_names_another_place_is_refused(name):
+    with pytest.raises(ValueError, match="is no name of a model of timm"):
+        sources._read_architecture_of_timm(name, {})

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches, labelled_batches
 from vit.capture.attention import influential_calls, run_intercepted
 from vit.capture.intercept import Edit
-from vit.capture.logits import logits_of
+from vit.capture.logits import check_several_classes, logits_of
 from vit.support.precision import in_double
 
 
@@ -38,9 +38,11 @@ def is_right(
     model: nn.Module, images: Tensor, labels: Tensor, edit: Edit | None = None, batch_size: int = 64
 ) -> Tensor:
     """Return whether the predicted class of each image equals its label: booleans (B,). See ``accuracy``."""
+    if model.training:
+        raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     right, batches = [], labelled_batches(model, images, labels, batch_size)
     calls = None if edit is None else influential_calls(model, next(in_batches(model, images, 1)))
     for batch, targets in batches:
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit, calls)
-        right.append((logits.argmax(dim=-1) == targets).cpu())
+        right.append((check_several_classes(logits, "accuracy").argmax(dim=-1) == targets).cpu())
     return torch.cat(right)

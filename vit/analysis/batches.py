@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 
@@ -18,6 +19,20 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
         yield batch.to(device)
 
 
+def check_labels(labels: Tensor) -> None:
+    """Check that labels are a class for each image, (B,): others would be compared with every prediction.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}: give a whole number for each image, (B,)"
+        )
+    if missing := int((labels < 0).sum()):
+        raise ValueError(f"{missing} images have no class (a label below 0): leave them out")
+
+
 def labelled_batches(
     model: nn.Module, images: Tensor, labels: Tensor, batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -28,4 +43,5 @@ def labelled_batches(
     """
     if len(images) != len(labels):
         raise ValueError(f"{len(images)} images have {len(labels)} labels: give one label for each image")
+    check_labels(labels)
     return zip(in_batches(model, images, batch_size), in_batches(model, labels, batch_size), strict=True)

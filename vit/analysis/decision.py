@@ -24,7 +24,9 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
     """Cut each head, and put tokens of another image into the residual stream."""
     images = subject.held_out.images[:IMAGES]
     target, against = _two_likeliest(subject, images)
-    falls = [halves(layer) for layer in cut_heads(subject.model, images, target, against=against)]
+    cut = cut_heads(subject.model, images, target, against=against)
+    # Attention that pools the tokens is no layer of the table of heads.
+    falls = [halves(layer) for layer in (cut[:-1] if subject.model.pool == "map" else cut)]
     chosen, reported = ([part[half].mean(dim=0) for part in falls] for half in (0, 1))
     places = [(layer, head) for layer, of_layer in enumerate(chosen) for head in range(len(of_layer))]
     layer, head = max(places, key=lambda place: chosen[place[0]][place[1]].item())

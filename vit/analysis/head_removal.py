@@ -15,7 +15,7 @@ from vit.analysis.importance import ablation_importance, head_importance, weight
 from vit.analysis.modules import attention_modules, check_same_layers, head_count
 from vit.analysis.pruning import prune_heads
 from vit.capture.attention import check_capturable
-from vit.capture.logits import logits_of
+from vit.capture.logits import check_several_classes, logits_of
 from vit.support.checks import check_choice, check_positive_int
 from vit.support.precision import at_least_float32
 
@@ -180,7 +180,7 @@ def _measure(
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             first = images if first is None else first
-            logits = at_least_float32(logits_of(pruned(images)))
+            logits = check_several_classes(at_least_float32(logits_of(pruned(images))), "accuracy")
             right += (logits.argmax(dim=-1) == labels).tolist()
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
         if first is None:

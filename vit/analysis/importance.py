@@ -20,7 +20,7 @@ from vit.attention.mechanisms import DifferentialAttention
 from vit.capture.attention import influential_calls, run_intercepted
 from vit.capture.graph import gradients_of
 from vit.capture.intercept import Edit
-from vit.capture.logits import logits_of
+from vit.capture.logits import check_several_classes, logits_of
 from vit.support.precision import at_least_float32
 
 
@@ -161,6 +161,7 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor, calls: Sequence[in
 
     with torch.enable_grad(), gradients_of(model, "use ablation_importance"):
         logits = at_least_float32(run_intercepted(model, images, gate, calls))
+        check_several_classes(logits, "importance")
         slopes = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), gates)
     return [reduce(at_least_float32(slope).abs(), "b h -> h", "sum") for slope in slopes]
 
@@ -180,7 +181,7 @@ def _labelled(
 
 @torch.no_grad()
 def _predicted(model: nn.Module, images: Tensor) -> Tensor:
-    return logits_of(model(images)).argmax(dim=-1)
+    return check_several_classes(logits_of(model(images)), "importance").argmax(dim=-1)
 
 
 @torch.no_grad()

@@ -67,6 +67,7 @@ def labelled_images(
     data = _data_module(model, noted, root)
     if isinstance(data, LabelledFiles):
         data.in_channels, data.image_size = model.patch_embed.in_channels, model.patch_embed.image_size
+        data.stretch = model.pretrained_cfg.get("stretch", False)
         data.decodes_on_demand = not data.corrupt  # corrupted images are made when all are loaded
     name = " ".join([type(data).__name__, str(getattr(data, "root", ""))]).strip()
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)

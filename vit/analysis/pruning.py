@@ -40,10 +40,13 @@ def prune_heads(model: nn.Module, heads: Mapping[int, Iterable[int]]) -> nn.Modu
         heads: For each layer, counted from 0, the numbers of the heads to remove: a list, array or tensor.
 
     Raises:
-        ValueError: If a head does not exist, or heads of this attention cannot be separated.
+        ValueError: If a head does not exist, heads of this attention cannot be separated, or layers share it.
     """
     pruned = deepcopy(model)
     modules = attention_modules(pruned)
+    every = [module for _, module in pruned.named_modules(remove_duplicate=False)]
+    if any(sum(each is module for each in every) > 1 for module in modules):
+        raise ValueError("several layers share one attention, so no layer can be pruned alone: give each its own")
     for layer, doomed in heads.items():
         if isinstance(doomed, int):
             raise ValueError(f"the heads of layer {layer} ({doomed}) must be a list: give {{{layer}: [{doomed}]}}")

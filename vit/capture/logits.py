@@ -41,3 +41,17 @@ def result_of(output: Any) -> Tensor:
     """
     found = (getattr(output, name, None) for name in ("logits", *FEATURES))
     return logits_of(next((result for result in found if isinstance(result, Tensor)), output))
+
+
+def check_several_classes(logits: Tensor, measured: str) -> Tensor:
+    """Return logits (B, classes) of several classes.
+
+    Raises:
+        ValueError: If there is one only, which is always the likeliest.
+    """
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"logits have shape {tuple(logits.shape)}, and {measured} needs at least two classes: return "
+            "torch.cat([0 * logit, logit], dim=1) for a single logit"
+        )
+    return logits

@@ -211,7 +211,7 @@ def _data_of_predict(objective: type[Objective], known: dict[str, Any]) -> list[
     described = {name: known[name] for name in ("image_size", "in_channels", "crop_ratio") if name in known}
     if isinstance(described.get("image_size"), int):
         described["image_size"] = [described["image_size"]] * 2
-    described["stretch"] = objective.stretches_images
+    described["stretch"] = known.get("stretch", objective.stretches_images)
     return ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
 
 
@@ -220,7 +220,7 @@ def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any]
     trained = read_model(source, told)
     _check_plain(trained.arguments.get("attention_kwargs"), Path(source))
     of_images = {name: trained.arguments[name] for name in ("image_size",) if trained.is_whole}
-    known = ("mean", "std", "class_names", "crop_ratio", "thresholds")
+    known = ("mean", "std", "class_names", "crop_ratio", "stretch", "thresholds")
     of_images |= {name: trained.data[name] for name in known if trained.data.get(name) is not None}
     return trained.arguments, of_images
 

@@ -142,6 +142,8 @@ class ViTCLI(LightningCLI):
         of_images = self.trained.of_images if self.typed.subcommand != "fit" else {}
         if name in ("mean", "std") and name in of_images and name not in constructor_arguments(type(data)):
             return of_images[name]
+        if isinstance(data, LabelledFiles) and of_images.get("stretch"):
+            data.stretch = True
         if isinstance(data, LabelledFiles) and of_images.get("in_channels") in COLOURS:
             data.read_as(of_images["in_channels"])
         return getattr(data, name, None)

@@ -70,4 +70,7 @@ def read_features(path: str | Path) -> tuple[list[str], Tensor]:
     tensors, metadata = read_safetensors(path)
     if "features" not in tensors or FILES not in metadata:
         raise ValueError(f"{path} holds no features with names: `vit-attention features` writes such files")
-    return json.loads(metadata[FILES]), tensors["features"]
+    files, features = json.loads(metadata[FILES]), tensors["features"]
+    if not isinstance(files, list) or len(files) != len(features):
+        raise ValueError(f"{path} is damaged: it has not one name for each of its {len(features)} features")
+    return files, features

@@ -75,8 +75,18 @@ def _read_rest(folder: Path) -> dict[str, Any]:
     return read_file(folder / REST)[0] if (folder / REST).exists() else {}
 
 
-class _Unpickler(pickle.Unpickler):
-    """Reads a list: it knows the classes that torch writes there, and calls nothing else."""
+class _Unpickler(pickle._Unpickler):  # the one written in Python, whose steps can be replaced
+    """Reads a list: it knows the classes that torch writes there, and calls and changes nothing else."""
+
+    dispatch = pickle._Unpickler.dispatch.copy()
+
+    def load_build(self) -> None:
+        """Set the attributes of an object, and of no class: these are shared by the whole process."""
+        if callable(self.stack[-2]):
+            raise pickle.UnpicklingError("unsupported state of a class")
+        super().load_build()
+
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
@@ -95,7 +105,8 @@ class _Reader(checkpoint.FileSystemReader):
         listed = _Unpickler(BytesIO((folder / LIST).read_bytes())).load()
         sizes = {path.name: path.stat().st_size for path in folder.glob("*.distcp") if path.is_file()}
         for place in listed.storage_data.values():
-            if place.offset + place.length > sizes.get(place.relative_path, 0):
+            size = sizes.get(place.relative_path)
+            if size is None or min(place.offset, place.length) < 0 or place.offset + place.length > size:
                 raise ValueError(f"{place.relative_path} lacks some of its bytes")
         tensors = [each for each in listed.state_dict_metadata.values() if hasattr(each, "properties")]
         if sum(abs(each.size.numel()) * each.properties.dtype.itemsize for each in tensors) > sum(sizes.values()):

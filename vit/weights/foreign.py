@@ -29,7 +29,11 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
         raise ValueError(f"{source.origin} holds no Vision Transformer of a known format: {guess}")
     format, prefix = detected
     tensors = {name: at_least_float32(x) if x.is_floating_point() else x for name, x in source.state.items()}
-    reading = format.read(tensors, prefix)
+    try:
+        reading = format.read(tensors, prefix)
+    except (KeyError, IndexError, TypeError, RuntimeError) as error:  # a tensor that the format needs, or its axes
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{source.origin} ({format.name}) is damaged ({reason})") from error
     state = reading.state
     check_numbers(state, source.origin)
     report = _report_reading(source, format, prefix, reading, strict)

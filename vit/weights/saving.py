@@ -170,7 +170,11 @@ def _processor_of_transformers(data: Mapping[str, Any], model: VisionTransformer
     size = {"height": image_size[0], "width": image_size[1]}
     common = {"image_mean": list(data["mean"]), "image_std": list(data["std"]), "resample": 3}  # bicubic
     if data.get("stretch") or image_size[0] != image_size[1]:  # transformers scales the shorter edge to one number
-        return {"image_processor_type": "ViTImageProcessor", "size": size} | common
+        if (crop := data.get("crop_ratio") or 1.0) == 1:
+            return {"image_processor_type": "ViTImageProcessor", "size": size} | common
+        scaled = {name: round(side / crop) for name, side in size.items()}
+        cropped = {"size": scaled, "do_center_crop": True, "crop_size": size}
+        return {"image_processor_type": "DeiTImageProcessor"} | cropped | common
     shortest = round(image_size[0] / (data.get("crop_ratio") or 1.0))
     cropped = {"size": {"shortest_edge": shortest}, "do_center_crop": True, "crop_size": size}
     cropped["do_convert_rgb"] = in_channels == 3

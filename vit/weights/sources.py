@@ -163,6 +163,8 @@ def _read_architecture_of_timm(name: str, state: State) -> Arguments:
     Raises:
         ValueError: If its blocks compute something else than those of the backbone.
     """
+    if not re.fullmatch(r"[\w.-]*", name):  # timm would read another folder, or the network
+        raise ValueError(f"architecture {name[:80]!r} is no name of a model of timm: take another copy")
     try:
         import timm
 
@@ -222,7 +224,16 @@ def _read_names(config: dict[str, Any], origin: str) -> dict[str, Any]:
     if not all(str(number).isdecimal() for number in names):
         shown = ", ".join(map(str, names))[:80]
         raise ValueError(f"{origin} is damaged: id2label has names for {shown}")
-    return {"class_names": [names[number] for number in sorted(names, key=int)]}
+    return {"class_names": _by_number(names, f"id2label of {origin}")}
+
+
+def _by_number(names: Mapping[Any, Any], origin: str) -> list[Any]:
+    """Return class names in the order of their numbers, the rows of a head."""
+    by_number = {int(number): name for number, name in names.items()}
+    if sorted(by_number) != [*range(len(names))]:
+        shown = ", ".join(map(str, sorted(by_number)))[:80]
+        raise ValueError(f"{origin} names the classes {shown}: number them from 0 without gaps")
+    return [by_number[number] for number in range(len(names))]
 
 
 def _read_data_of_transformers(config: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -255,7 +266,8 @@ def _read_images_of_transformers(found: dict[str, Any], channels: int) -> dict[s
 def _read_data_of_timm(config: dict[str, Any]) -> dict[str, Any]:
     data = {name: list(config[name]) for name in ("mean", "std") if isinstance(config.get(name), list | tuple)}
     names, crop = config.get("label_names"), config.get("crop_pct")
-    data |= {"class_names": list(names)} if names else {}
+    if names:
+        data["class_names"] = _by_number(names, "label_names") if isinstance(names, Mapping) else list(names)
     data |= {"stretch": True} if config.get("crop_mode") == "squash" else {}
     return data | ({"crop_ratio": crop} if isinstance(crop, int | float) and 0.1 <= crop <= 1 else {})
 

@@ -99,8 +99,8 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == 2:  # bfloat16, which numpy lacks
             state[name] = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        elif array.dtype.kind == "f":
-            state[name] = torch.from_numpy(np.array(array))
+        elif array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+            state[name] = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
         else:
             raise ValueError(f"{path} is not of weights: {name} holds {array.dtype}, and numbers are expected")
     return state

@@ -27,7 +27,10 @@ def unfold_class_position(state: State) -> State:
 
 def _drop_chunks(state: State) -> State:
     """Drop the chunk from names of blocks: files of a sharded training have blocks.CHUNK.NUMBER."""
-    return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): tensor for name, tensor in state.items()}
+    renamed = {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): tensor for name, tensor in state.items()}
+    if len(renamed) < len(state):
+        raise ValueError("blocks of several chunks have the same number: give the tensors of one model")
+    return renamed
 
 
 DINOV2 = Format(

@@ -129,9 +129,9 @@ class Format:
         short |= {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
         opened = self.before_reading({name: state[full] for name, full in short.items()})
         found, used = _read(opened, self.rules)
-        # before_reading may rename a tensor; it counts as read only once a rule reads it.
-        left = {id(tensor) for name, tensor in opened.items() if name not in used}
-        moved = {name for name, full in short.items() if name not in opened and id(state[full]) not in left}
+        # before_reading may rename or cut each tensor; it counts as read if rules read all that came of it.
+        gone = {name: state[full] for name, full in short.items() if name not in opened}
+        moved = {name for name, tensor in gone.items() if self.before_reading({name: tensor}).keys() <= used}
         known = {full for name, full in short.items() if name in used or name in moved}
         named = [*short.items(), *outside.items()]
         known |= {full for name, full in named if self.unused and re.fullmatch(self.unused, name)}
