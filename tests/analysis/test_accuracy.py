@@ -46,7 +46,7 @@ def test_attention_without_influence_is_no_layer(watched, images, labels):
 def test_labels_that_are_not_one_class_for_each_image_are_refused(ours, images, labels):
     with pytest.raises(ValueError, match=r"of shape \(7, 1\): give a whole number for each image"):
         accuracy(ours, images, labels[:, None])
-    with pytest.raises(ValueError, match="torch.float32 of shape"):
+    with pytest.raises(ValueError, match=r"torch\.float32 of shape"):
         accuracy(ours, images, labels.float())
     with pytest.raises(ValueError, match=r"1 images have no class \(a label below 0\): leave them out"):
         accuracy(ours, images, torch.cat([labels[:-1], torch.tensor([-1])]))

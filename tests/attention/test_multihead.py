@@ -336,7 +336,9 @@ def test_a_cache_keeps_the_keys_and_values_of_a_context_which_is_projected_once(
     first = attention(x[:, :3], context, cache=cache)
     second = attention(x[:, 3:], torch.full_like(context, torch.nan), cache=cache)  # not read again
     assert_close(torch.cat([first, second], dim=1), attention(x, context), **EXACT)
-    with pytest.raises(ValueError, match="the cache holds a context of 7 tokens, and one of 5 is given: make a cache"):
+    with pytest.raises(
+        ValueError, match=r"the cache holds \d contexts of 7 tokens, and \d of 5 are given: make a cache"
+    ):
         attention(x, context[:, :5], cache=cache)
     with pytest.raises(ValueError, match="context has shape"):
         attention(x, context[..., :-1], cache=cache)
@@ -453,3 +455,23 @@ def test_the_mechanism_is_built_from_its_name_and_arguments(monkeypatch):
     tokens = torch.randn(B, N, H * D, dtype=torch.float64)
     values = attention.qkv(tokens)[..., 2 * H * D :]
     assert_close(attention(tokens), attention.proj(values + 5.0), **EXACT)
+
+
+def test_a_cached_context_of_another_number_of_images_is_refused():
+    attention, x, context = MultiHeadAttention(8, 2), torch.randn(4, 1, 8), torch.randn(4, 7, 8)
+    cache = KeyValueCache(7)
+    attention(x, context, cache=cache)
+    with pytest.raises(ValueError, match="the cache holds 4 contexts of 7 tokens, and 2 of 7 are given"):
+        attention(x, context[:2], cache=cache)
+
+
+def test_causal_attention_to_a_cached_context_is_refused():
+    attention = MultiHeadAttention(8, 2, causal=True)
+    with pytest.raises(ValueError, match="build the attention with causal False, or pass no cache"):
+        attention(torch.randn(1, 1, 8), torch.randn(1, 3, 8), cache=KeyValueCache(3))
+
+
+@pytest.mark.parametrize("name", ["qkv_bias", "causal", "tie_qkv", "tie_kv", "qk_norm"])
+def test_a_switch_is_true_or_false_and_no_text(name):
+    with pytest.raises(ValueError, match=rf"{name} \('no'\) must be True or False"):
+        MultiHeadAttention(8, 2, **{name: "no"})

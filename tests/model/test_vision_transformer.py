@@ -1020,3 +1020,21 @@ def test_the_exported_model_takes_batches_of_any_size():
     for batch in (1, 2, 7):
         images = images_for(model, batch)
         assert_close(program.module()(images), model(images))
+
+
+def test_images_of_several_sizes_go_through_an_overridden_encoder():
+    class Brighter(vit.VisionTransformer):
+        def forward_features(self, images, **kwargs):
+            return super().forward_features(images, **kwargs) + 1
+
+    model, image = randomised(Brighter(**SMALL)), torch.randn(3, 6, 10).double()
+    assert_close(model.forward_mixed([image]), model(image[None]), rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="forward_features was replaced, which merging would bypass"):
+        vit.model.TokenMerging(model, r=2)
+
+
+def test_a_grid_of_some_patches_is_refused_whatever_drops_them():
+    model = vit.VisionTransformer(**SMALL, patch_drop=0.5).eval()
+    model.patch_drop.train()
+    with pytest.raises(ValueError, match="drops patches"):
+        model.forward_intermediates(torch.randn(1, 3, 6, 10))

@@ -139,7 +139,7 @@ def test_no_whole_file_outside_of_the_folder_is_read_either(folder):
     (place,) = (place for index, place in listed.storage_data.items() if index.fqn == "b")
     place.relative_path, place.offset, place.length = "../outside.pt", 0, -1
     (folder / ".metadata").write_bytes(pickle.dumps(listed))
-    with pytest.raises(ValueError, match="outside.pt lacks some of its bytes"):
+    with pytest.raises(ValueError, match=r"outside\.pt lacks some of its bytes"):
         read_checkpoint(folder)
 
 

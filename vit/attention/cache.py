@@ -71,16 +71,16 @@ class KeyValueCache:
         self.length = end
         return self._k[..., :end, :], self._v[..., :end, :]
 
-    def kept(self, length: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a context of ``length`` tokens: (B, H, M, d), (B, H, M, e).
+    def kept(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of contexts of ``length`` tokens: (B, H, M, d), (B, H, M, e).
 
         Raises:
-            ValueError: If the cached context has another length.
+            ValueError: If the cached contexts have another number or length.
         """
-        if length != self.length:
+        if (batch, length) != (len(self._k), self.length):
             raise ValueError(
-                f"the cache holds a context of {self.length} tokens, and one of {length} is given: make a cache for "
-                "each layer and context"
+                f"the cache holds {len(self._k)} contexts of {self.length} tokens, and {batch} of {length} are given: "
+                "make a cache for each layer and context"
             )
         return self._k[..., :length, :], self._v[..., :length, :]
 

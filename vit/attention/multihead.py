@@ -28,6 +28,7 @@ from vit.attention.multihead_checks import (
     mechanisms_with,
 )
 from vit.attention.qkv import make_projections, project, project_context, project_to
+from vit.support.checks import check_switch
 
 for function in ("rearrange", "repeat", "rotate"):
     torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
@@ -110,6 +111,9 @@ class MultiHeadAttention(nn.Module):
         grid_size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        switches = {"qkv_bias": qkv_bias, "causal": causal, "tie_qkv": tie_qkv, "tie_kv": tie_kv, "qk_norm": qk_norm}
+        for name, value in switches.items():
+            check_switch(name, value)
         self.embed_dim = embed_dim
         self.context_dim = embed_dim if context_dim is None else context_dim
         self.value_context_dim = self.context_dim if value_context_dim is None else value_context_dim
@@ -194,13 +198,18 @@ class MultiHeadAttention(nn.Module):
             k, v = cache.append(k, v)
         else:
             check_context(self, context, angles)
+            if self.causal:
+                raise ValueError(
+                    "causal attention takes its queries for the last of the context's tokens, and queries of several "
+                    "steps read a cached context: build the attention with causal False, or pass no cache"
+                )
             q = self.queries(x)
             if mask is not None:  # before the context is kept, so that a refused call keeps nothing
                 check_takes_mask(self)
                 check_mask(mask, (*q.shape[:3], context.shape[1]), q.device)
             if not cache.length:
                 cache.append(*self.keys_and_values(context, values))
-            k, v = cache.kept(context.shape[1])
+            k, v = cache.kept(*context.shape[:2])
         inputs = self._inputs(self.mechanism.takes, x, mask, grid)
         output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))

@@ -23,7 +23,7 @@ from vit.model.generation import (
     sample,
 )
 from vit.model.positions import rotary_angles, sinusoidal_positions
-from vit.support.checks import check_choice, check_natural, check_positive_int, check_share
+from vit.support.checks import check_choice, check_natural, check_positive_int, check_share, check_switch
 
 DecoderPositions = Literal["learned", "sincos", "rope"]
 
@@ -75,6 +75,7 @@ class TransformerDecoder(nn.Module):
         **block_kwargs: Any,
     ) -> None:
         super().__init__()
+        check_switch("tie_output", tie_output)
         sizes = {"vocab_size": vocab_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
         for name, size in (sizes | {"max_length": max_length}).items():
             check_positive_int(name, size)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention import AttentionName
-from vit.support.checks import check_natural, check_non_negative, check_positive, check_positive_int, check_share
+from vit.support.checks import (
+    check_natural,
+    check_non_negative,
+    check_positive,
+    check_positive_int,
+    check_share,
+    check_switch,
+)
 
 SWITCHES = (
     *("qkv_bias", "tie_qkv", "tie_kv", "class_token", "no_embed_class", "qk_norm", "grad_checkpointing", "pre_norm"),
@@ -25,8 +32,7 @@ def check_arguments(config: dict[str, Any]) -> None:
     for name in ("num_classes", "num_registers"):
         check_natural(name, config[name])
     for name in SWITCHES:
-        if not isinstance(config[name], bool):
-            raise ValueError(f"{name} ({config[name]!r}) must be True or False")
+        check_switch(name, config[name])
     if config["fc_norm"] is not None and not isinstance(config["fc_norm"], bool):
         raise ValueError(f"fc_norm ({config['fc_norm']!r}) must be True, False or None")
     check_positive("mlp_ratio", config["mlp_ratio"], "4 is usual")
@@ -108,6 +114,11 @@ def check_patch_drop(patch_drop: float, mechanism: nn.Module, attention: str) ->
     """Check that a mechanism works without the patches that ``patch_drop`` drops."""
     if patch_drop and "grid" in mechanism.takes:
         raise ValueError(f"attention {attention!r} needs the whole grid of patches: set patch_drop ({patch_drop}) to 0")
+
+
+def encodes_as_usual(model: nn.Module) -> bool:
+    """Return whether ``forward_features`` is that of this package, and was not overridden by a user."""
+    return "forward_features" not in vars(model) and type(model).forward_features.__module__.startswith("vit.")
 
 
 def check_takes_some_patches(blocks: Iterable[nn.Module], name: str) -> None:
@@ -197,7 +208,7 @@ def check_output_format(model: nn.Module, output_fmt: str) -> None:
     """Check that the features of ``forward_intermediates`` can be returned in a format."""
     if output_fmt not in ("NCHW", "NLC"):
         raise ValueError(f"unknown output_fmt {output_fmt!r}: choose 'NCHW' or 'NLC'")
-    if output_fmt == "NCHW" and model.training and model.patch_drop.rate:
+    if output_fmt == "NCHW" and model.patch_drop.training and model.patch_drop.rate:
         raise ValueError(
             f"patch_drop ({model.patch_drop.rate}) drops patches while training, and the others form no grid: call "
             "model.eval() first, or take output_fmt 'NLC'"

@@ -42,7 +42,8 @@ def sinusoidal_positions(length: int, dim: int) -> Tensor:
 def sinusoidal_positions_2d(grid_size: tuple[int, int], dim: int) -> Tensor:
     """Compute sine-cosine codes of the positions on a grid, row by row: (rows * columns, dim).
 
-    The first half of the channels encodes the row, the second half the column (as in MAE, He et al. 2022).
+    The first half of the channels encodes the row, the second half the column. In MAE (He et al. 2022), the column
+    comes first.
 
     Raises:
         ValueError: If ``dim`` is not a multiple of 4.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vit.attention.mechanisms.softmax import SoftmaxAttention
 from vit.model.encoder_block import EncoderBlock
+from vit.model.model_checks import encodes_as_usual
 from vit.model.positions import ROTARY
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_natural
@@ -170,6 +171,8 @@ def _check_mergeable(model: nn.Module) -> None:
         raise ValueError(
             f"pos_embed {model.config['pos_embed']!r} turns each patch by its place, and merged ones have several"
         )
+    if not encodes_as_usual(model):
+        raise ValueError("forward_features was replaced, which merging would bypass: take the model without")
     norm, residual = model.config["norm"], model.config["residual"]
     if norm != "pre" or not residual:
         raise ValueError(

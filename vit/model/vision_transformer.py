@@ -34,6 +34,7 @@ from vit.model.model_checks import (
     check_takes_some_patches,
     chosen_blocks,
     count_features,
+    encodes_as_usual,
     mechanisms_of_blocks,
 )
 from vit.model.positions import ROTARY, Interpolation, check_axial, resize_positions, sinusoidal_positions_2d
@@ -361,14 +362,16 @@ class VisionTransformer(nn.Module):
 
         All tokens form one sequence without padding, as in NaViT (Dehghani et al. 2023): projections, norms and MLPs
         are computed once for all of them, and attention once for all images of a size. Each size is encoded separately
-        in training mode, in which branches are dropped per image, or if a block was replaced or has hooks.
+        in training mode, in which branches are dropped per image, or if a block or ``forward_features`` was replaced,
+        or a block has hooks.
         """
         check_mixed(images)
         of_size: dict[tuple[int, ...], list[int]] = {}
         for i, image in enumerate(images):
             of_size.setdefault(tuple(image.shape), []).append(i)
         batches = [torch.stack([images[i] for i in chosen]) for chosen in of_size.values()]
-        if self.training or not all(isinstance(block, EncoderBlock) and block.is_plain() for block in self.blocks):
+        are_plain = all(isinstance(block, EncoderBlock) and block.is_plain() for block in self.blocks)
+        if self.training or not are_plain or not encodes_as_usual(self):
             encoded = [self.forward_features(batch) for batch in batches]
         else:
             encoded = [tokens for pack in self._packs(batches) for tokens in self._encode_packed(pack)]

@@ -140,3 +140,14 @@ def _is_whole(value: Any) -> bool:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Check that an argument is True or False: any text would count as True.
+
+    >>> check_switch("qk_norm", "rms")
+    Traceback (most recent call last):
+    ValueError: qk_norm ('rms') must be True or False
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} ({value!r}) must be True or False")

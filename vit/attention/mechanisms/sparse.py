@@ -35,7 +35,8 @@ class SparseAttention(Mechanism):
     attention. Prefix tokens attend to all tokens, and all tokens attend to them.
 
     If causal, the tokens are a sequence without a grid: the pattern holds for all tokens, and no token attends to a
-    later one.
+    later one. With ``block == stride``, token i then reaches only tokens whose number modulo ``stride`` is at most its
+    own, through any number of layers: take it beside layers of another attention.
 
     Args:
         block: Patches of a block; None means the columns of the grid, and 16 in a sequence.
