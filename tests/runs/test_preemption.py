@@ -84,11 +84,13 @@ def test_a_validation_and_gradients_that_add_up_are_waited_for(callback, trainer
 
 
 def test_a_signal_in_an_epoch_of_one_batch_stops_at_its_end(callback, trainer):
-    trainer.is_last_batch = True
+    trainer.is_last_batch, trainer.num_training_batches = True, 1
     send(trainer, STOP)
     end_batch(callback, trainer, 0)
     with pytest.raises(SIGTERMException):
         callback.on_train_epoch_end(trainer, None)
+    trainer.num_training_batches = 100  # one of the next batches is one to stop after
+    callback.on_train_epoch_end(trainer, None)
     assert not callback.checkpoint.exists()  # that of the epoch is there
 
 

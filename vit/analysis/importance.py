@@ -187,5 +187,8 @@ def _predicted(model: nn.Module, images: Tensor) -> Tensor:
 @torch.no_grad()
 def _mean_loss(model: nn.Module, batches: list[tuple[Tensor, Tensor]], calls: Sequence[int], edit: Edit) -> float:
     logits = ((at_least_float32(run_intercepted(model, images, edit, calls)), labels) for images, labels in batches)
-    losses = [F.cross_entropy(*each, reduction="sum").item() for each in logits]
+    losses = [
+        F.cross_entropy(check_several_classes(of_batch, "importance"), labels, reduction="sum").item()
+        for of_batch, labels in logits
+    ]
     return sum(losses) / sum(len(images) for images, _ in batches)

@@ -254,6 +254,8 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     """
     check_pixels(images)
     check_capturable(model)
+    if not len(images):
+        raise ValueError("there are no images: give at least one")
     pair = two_of(images)
     with torch.no_grad():
         one, other = (result_of(model(pair)) for _ in range(2))
@@ -290,8 +292,6 @@ def check_pixels(images: Tensor) -> None:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
         )
-    if not len(images):
-        raise ValueError("there are no images: give at least one")
     if not (finite := images.isfinite()).all():
         raise ValueError(
             f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "

@@ -44,7 +44,8 @@ def two_of(images: Tensor) -> Tensor:
     """
     images = differentiable(images)
     first = images[:1]
-    for other in images[1:].split(1):
+    for number in range(1, len(images)):
+        other = images[number : number + 1]
         if not torch.equal(first, other):
             return torch.cat([first, other])
     if not first.is_floating_point():

@@ -322,7 +322,7 @@ def of_activation(activation):
         (lambda x: torch.sigmoid(x) * x, F.silu),
         (lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)), F.gelu),
         (lambda x: x * torch.tanh(F.softplus(x)), F.mish),
-        (lambda x: torch.multiply(x, torch.sigmoid(x.float()).to(x.dtype)), lambda x: x * x.sigmoid()),
+        (lambda x: torch.multiply(x, torch.sigmoid(x.clone()).to(x.dtype)), F.silu),
         (nn.SiLU(inplace=True), F.silu),
         (nn.Hardswish(inplace=True), F.hardswish),
     ],

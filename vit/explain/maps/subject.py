@@ -13,7 +13,6 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alike import pass_alike
-from vit.capture.alone import HALF_TOLERANCE, check_logits_alone
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
 from vit.capture.attention import check_capturable, check_pixels, check_steady
 from vit.capture.footprint import even_cells
@@ -149,11 +148,6 @@ class Subject:
                 "attention, rollout, value or value_rollout, which need no class"
             )
         check_finite_logits(logits)
-        if len(self.images) > 2:  # two were compared before
-            with torch.no_grad():
-                two = logits_of(self.model(self.images[[0, -1]]))
-            for row in (0, -1):
-                check_logits_alone(self.model, self.images, logits[row], two[row], HALF_TOLERANCE)
         return logits
 
     @cached_property
