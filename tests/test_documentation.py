@@ -252,7 +252,7 @@ def test_the_advice_on_maps_follows_from_every_training():
     of_packaged = flips_of_layers(packaged)
     low, high = (choose(of_packaged, key=of_packaged.get) for choose in (min, max))
     text = " ".join(TEXT[ROOT / "docs/trust.md"].split())
-    assert f"it changes {min(means):.0f} to {max(means):.0f} %, as the mean over trainings" in text
+    assert f"it changes {min(means):.0f} to {max(means):.0f} %, depending on the layer" in text
     ends = " to ".join(f"{100 * of_packaged[layer]:.0f} % (layer {layer})" for layer in (low, high))
     assert f"uniform attention in one layer changes {ends} of {packaged['images']} predictions" in text
 
