@@ -1,11 +1,11 @@
 """Handwritten digits at known positions in clutter: images with a ground truth for explanations.
 
-Letters in the einops patterns: n images, k canvases of a digit, r c rows and columns of cells, q quarters of a digit,
-h w rows and columns of pixels. A cell of the canvas is as large as a quarter of a digit.
+Letters in the einops patterns: n images, r c rows and columns of cells, q quarters of a digit, h w rows and columns of
+pixels. A cell of the canvas is as large as a quarter of a digit.
 """
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from torch import Tensor
 
 from vit.data.digits import Digits, load_canvases, take_digits
@@ -64,7 +64,7 @@ def planted_digits(stage: Stage, val_fraction: float = 0.1) -> tuple[Tensor, Ten
 def plant(digits: ImageSet, canvases: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Paste each digit (N, 1, 8, 8) onto several canvases of clutter, and return images, labels and boxes."""
     quarters = rearrange(digits.images, "n 1 (r h) (c w) -> n (r c) h w", r=2, c=2)
-    whole = repeat(quarters, "n q h w -> (k n) q h w", k=canvases)
+    whole = quarters.repeat(canvases, 1, 1, 1)
     corners = torch.randint(CELLS - 1, (len(whole), 2), generator=generator)
     cells = clutter(quarters, corners, generator)
     image = torch.arange(len(whole))
@@ -73,7 +73,7 @@ def plant(digits: ImageSet, canvases: int, generator: torch.Generator) -> tuple[
         cells[image, row, column] = whole[:, quarter]
     images = rearrange(cells, "n r c h w -> n 1 (r h) (c w)")
     boxes = torch.cat([corners * QUARTER, torch.full_like(corners, DIGIT)], dim=1)
-    return images, repeat(digits.labels, "n -> (k n)", k=canvases), boxes
+    return images, digits.labels.repeat(canvases), boxes
 
 
 def clutter(quarters: Tensor, corners: Tensor, generator: torch.Generator) -> Tensor:
