@@ -23,7 +23,7 @@ KINDS = {
 NAMES = {
     "cifar10_quick": "ten minutes",
     "cifar10": "one hour",
-    "cifar10_overlap": "one hour, overlapping at last",
+    "cifar10_overlap": "hour, overlap",
     "cifar10_showcase": "packaged",
     "timm ViT 96x6, torchvision loader, AdamW, 10 min": "timm's defaults, ten minutes",
     "timm ViT 96x6, strongest recipe, 10 min": "timm's strongest recipe, ten minutes",
