@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, randomised
 from vit.capture import capture_attention, examine
-from vit.capture.alone import heads_first_calls
+from vit.capture.alone import heads_first_calls, tolerance
+from vit.capture.attention import check_steady
 from vit.explain import explain
 
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -125,3 +126,18 @@ class Together(Flat):
 def test_attention_of_an_image_that_changes_with_the_others_is_refused(model):
     with pytest.raises(ValueError, match=r"differs by .* between an image alone|attends within windows"):
         capture_attention(randomised(model), IMAGES)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, 1e-4), (torch.float32, 1e-4), (torch.float16, 0.05)])
+def test_only_half_precision_has_the_wider_tolerance(dtype, expected):
+    assert tolerance(torch.nn.Identity(), torch.ones(1, dtype=dtype), 1e-4) == expected
+
+
+def test_a_copy_of_an_image_that_changes_an_earlier_logit_is_found_in_float32_too():
+    class Coupled(torch.nn.Module):
+        def forward(self, images):
+            sums = images.flatten(1).sum(dim=1, keepdim=True)
+            return torch.cat([sums, 1 - sums], dim=1) * (1 + 0.3 * images.mean())
+
+    with pytest.raises(ValueError, match="the images of a batch change each other"):
+        check_steady(Coupled().eval(), torch.rand(2, 3, 4, 4))
