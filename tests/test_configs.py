@@ -72,6 +72,6 @@ def test_the_accuracies_in_its_header_are_those_of_the_results(config):
     stated = set(re.findall(r"\d+(?:\.\d+)?(?= %)|\b\d\d\.\d\d\b", header))
     assert stated <= measured
     if cells:
-        mean = 100 * statistics.mean(cell["test_accuracy"] for cell in cells)
+        mean = statistics.mean(100 * cell["test_accuracy"] for cell in cells)
         assert f"{mean:.2f}" in stated, f"its mean test accuracy is {mean:.2f} %"
         assert {cell["machine"]["date"] for cell in cells} <= {*re.findall(r"\d{4}-\d\d-\d\d", header)}
