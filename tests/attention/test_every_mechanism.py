@@ -195,13 +195,13 @@ def test_rotary_positions_are_relative_or_refused(name, causal):
         parameter.data += 0.3 * torch.randn_like(parameter)
     tokens, places = torch.randn(2, 16, 8, dtype=torch.float64), torch.arange(16.0).double()
     grid = None if causal else (3, 5)
-    if name in ("linear", "additive", "general", "recurrent"):
-        with pytest.raises(
-            ValueError, match=r"rotary positions would count absolute places, not distances: choose other"
-        ):
+    if name in ("linear", "additive", "general", "recurrent", "uniform", "positional", "convolution"):
+        with pytest.raises(ValueError, match=r"rotary positions would not be distances: choose other"):
             module(tokens, grid=grid, angles=rotary_angles(places, 4))
         return
     here, there = (module(tokens, grid=grid, angles=rotary_angles(places + shift, 4)) for shift in (0, 7))
+    further = module(tokens, grid=grid, angles=rotary_angles(2 * places, 4))
+    assert (further - here).abs().max() > 1e-6, "the angles change nothing"
     if name == "performer":  # random features approximate the products, and come near them with their number
         return
     assert_close(here, there, **EXACT)

@@ -340,7 +340,7 @@ def test_cached_tokens_count_towards_the_length():
         ({"embed_dim": 15, "positions": "rope"}, r"embed_dim \(15\) over num_heads \(3\) must be a multiple of 2 for"),
         (
             {"positions": "rope", "attention": "linear"},
-            "LinearAttention uses queries and keys in other ways than by th",
+            "LinearAttention does not attend by the dot products of queries and keys alone",
         ),
         ({"num_kv_heads": 2}, r"num_heads \(3\) must be divisible by num_kv_heads \(2\)"),
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),

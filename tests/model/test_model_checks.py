@@ -115,11 +115,9 @@ def test_rotary_positions_need_heads_of_a_multiple_of_four_channels():
 
 
 @pytest.mark.parametrize("pos_embed", ["rope", "rope_eva"])
-@pytest.mark.parametrize("attention", ["additive", ["softmax", "general"]])
-def test_rotary_positions_are_refused_where_they_would_be_absolute(attention, pos_embed):
-    with pytest.raises(
-        ValueError, match="Attention uses queries and keys in other ways than by their dot product, so rot"
-    ):
+@pytest.mark.parametrize("attention", ["additive", ["softmax", "general"], "uniform", "positional", "convolution"])
+def test_rotary_positions_are_refused_where_they_would_be_no_distances(attention, pos_embed):
+    with pytest.raises(ValueError, match="Attention does not attend by the dot products of queries and keys alone"):
         VisionTransformer(8, 4, embed_dim=16, depth=2, num_heads=2, attention=attention, pos_embed=pos_embed)
 
 

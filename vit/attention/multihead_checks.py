@@ -93,11 +93,11 @@ def check_takes_mask(attention: nn.Module) -> None:
 
 
 def check_takes_angles(attention: nn.Module) -> None:
-    """Check that the mechanism needs only dot products of queries and keys, so that rotary positions are relative."""
+    """Check that the mechanism attends by the dot products of queries and keys: only then are rotations distances."""
     if not attention.mechanism.rotated_parts:
         raise ValueError(
-            f"{type(attention.mechanism).__name__} uses queries and keys in other ways than by their dot product, so "
-            "rotary positions would count absolute places, not distances: choose other positions, or 'softmax'"
+            f"{type(attention.mechanism).__name__} does not attend by the dot products of queries and keys alone, so "
+            "rotary positions would not be distances: choose other positions, or 'softmax'"
         )
 
 

@@ -118,9 +118,7 @@ def check_alone(
             raise _differs(model, call, moved)
 
 
-def check_logits_alone(
-    model: nn.Module, images: Tensor, several: Tensor, alone: Tensor, share: float | None = None
-) -> None:
+def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor) -> None:
     """Raise a ValueError if the logits of an image differ between a batch and the image alone, or in a smaller batch.
 
     Args:
@@ -128,14 +126,13 @@ def check_logits_alone(
         images: The batch. What a change of its first image moves is the scale of a logit near 0.
         several: The logits of the image in the batch.
         alone: Its logits alone.
-        share: By which share of the largest logit they may differ; None asks ``tolerance``.
     """
     if several.shape != alone.shape:
         raise ValueError(
             f"{type(model).__name__} returns logits of shape {tuple(several.shape)} for one of several images and "
             f"{tuple(alone.shape)} for an image alone: keep the axis of images, as by squeeze(-1) in place of squeeze()"
         )
-    share = tolerance(model, alone, BATCH_TOLERANCE) if share is None else share
+    share = tolerance(model, alone, BATCH_TOLERANCE)
     moved = _moved(several.detach(), alone) if alone.numel() else 0.0
     if not alone.numel() or moved <= share * alone.abs().max().item():
         return

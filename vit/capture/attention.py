@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.alone import (
-    BATCH_TOLERANCE,
     check_alone,
     check_count,
     check_logits_alone,
@@ -274,7 +273,7 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
             "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
         )
     moved = max(_largest(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True))
-    if moved > tolerance(model, one, BATCH_TOLERANCE) * size:
+    if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
         raise ValueError(
             f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
             "the images of a batch change each other: give a model that treats each image by itself"

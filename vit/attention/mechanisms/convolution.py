@@ -4,6 +4,8 @@ Letters in the einops patterns: h heads, y x rows and columns of the patches tha
 attended to.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -26,6 +28,8 @@ class ConvolutionAttention(Mechanism):
     Args:
         kernel: Patches along a side of the neighbourhood, an odd number.
     """
+
+    rotated_parts: ClassVar[int] = 0
 
     def __init__(self, num_heads: int, kernel: int = 3) -> None:
         super().__init__()

@@ -4,6 +4,8 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 patches that attend, v u those of the patches attended to, p r prefix tokens.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
@@ -23,6 +25,8 @@ class PositionalAttention(Mechanism):
     is uniform attention. Queries and keys are projected but not used, so that the model has the same size as with
     softmax attention. For images of another size the logits are resized, as learned positions are.
     """
+
+    rotated_parts: ClassVar[int] = 0
 
     def __init__(self, num_heads: int, grid_size: Grid) -> None:
         super().__init__()

@@ -1,5 +1,7 @@
 """Attention that is the same for every key."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from vit.attention.functional import attention_weights
@@ -12,6 +14,8 @@ class UniformAttention(DenseAttention):
     A control: a model trained with it shows what MLPs, positions and one mean over the image achieve. Learned attention
     has to beat that. It is softmax attention whose logits have the scale 0, with the same size and cost.
     """
+
+    rotated_parts: ClassVar[int] = 0
 
     def weights(self, q: Tensor, k: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Spread attention evenly over the unmasked keys: (B, H, N, d), (B, H, M, d) -> (B, H, N, M)."""
