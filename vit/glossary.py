@@ -126,7 +126,7 @@ EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
         "The weights by which a token mixes the values of other tokens; by a softmax, they are positive and sum to 1",
-        "softmax(q k / sqrt d)",
+        "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),
     "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
@@ -163,7 +163,7 @@ EFFECTIVE_RANK = Word(
 
 ANALYSIS = {
     "kind": Word("The first of sink, positional, local, content and mixed that fits the head"),
-    "distance": Word("How far away a patch attends on average, in pixels", "sum of A d; Dosovitskiy et al. 2021"),
+    "distance": Word("How far away a patch attends on average, in pixels", "sum of A D; Dosovitskiy et al. 2021"),
     "entropy": Word("0 if all attention is on one token, 1 if it is the same on all", "-sum of A ln A / ln N"),
     "same for all images": Word(
         "The share of attention that is the same for every image", "1 - variance over images / mean square"
@@ -201,12 +201,11 @@ TRUST = {
     "outliers": Word("Whether much attention goes to patches of huge norm, used as memory", "Darcet et al. 2024"),
     "zero": Word("The map is zero everywhere, and marks no patch"),
     "constant": Word("The map has one value everywhere, and marks no patch"),
-    "drop": Word(
-        "The fall of the probability as the most relevant tokens are left out first, less that of the least relevant"
-    ),
+    "drop": Word("The removal area if the tokens of patches are left out"),
+    "fill": Word("The removal area if patches are painted"),
     "rank correlation": Word("1 if two maps order all patches alike, 0 if the orders are unrelated", "Spearman 1904"),
     "removal area": Word(
-        "The area between the curves of the probability as patches are removed from both ends of the order"
+        "The area between two curves of the probability, the least and the most relevant patches removed first"
     ),
     "SaCo": Word("Whether the values of a map are right, and not only their order; from -1 to 1", "Wu et al. 2024"),
 }
@@ -266,6 +265,8 @@ DOCS = {
     "embedding": Word("The map from a patch's pixels to its token; also the token before the first layer"),
     "feature": Word("A number, or all numbers, that the model computes from an image before the logits"),
     "fold": Word("A share of the images that one training leaves for its test"),
+    "out-of-date": Word("Behind a result: the code that it was measured with has changed since"),
+    "unchecked": Word("Behind a result: the code that it was measured with is not known exactly"),
     "JPEG copy": Word("The images of CIFAR-10 as JPEG files of quality 75"),
     "MLP": Word("Two linear maps with a nonlinearity between them, applied to each token alone"),
     "mosaic": Word("Four photographs of half size in one image"),

@@ -87,13 +87,13 @@ def test_a_sequence_is_continued_in_two_ways_by_a_copy_of_its_cache():
 def test_a_state_is_kept_without_gradient_and_its_rows_are_chosen():
     cache, q = StateCache(), torch.randn(B, H, 1, D)
     cache.select(torch.tensor([0]))  # nothing is kept yet
-    assert cache.before(q) is None
+    assert cache.state_before(q) is None
     state = torch.randn(B, H, D, E, requires_grad=True)
     cache.replace(state, tokens=3)
     assert cache.length == 3
-    assert not cache.before(q).requires_grad
+    assert not cache.state_before(q).requires_grad
     cache.select(torch.tensor([1, 0, 1]))
-    assert_close(cache.before(torch.randn(3, H, 1, D)), state[[1, 0, 1]].detach(), rtol=0, atol=0)
+    assert_close(cache.state_before(torch.randn(3, H, 1, D)), state[[1, 0, 1]].detach(), rtol=0, atol=0)
 
 
 def test_a_state_of_another_layer_or_batch_is_refused():
@@ -103,7 +103,7 @@ def test_a_state_of_another_layer_or_batch_is_refused():
         with pytest.raises(
             ValueError, match=r"the cache holds a state of \(2, 3\) .*: make a cache for each layer and"
         ):
-            cache.before(torch.randn(shape))
+            cache.state_before(torch.randn(shape))
 
 
 def test_a_state_is_of_causal_self_attention_by_a_mechanism_that_has_one():
@@ -144,4 +144,4 @@ def test_a_sequence_is_continued_in_two_ways_by_a_copy_of_the_caches_of_a_block(
     one.tokens.append(k[..., :1, :], v[..., :1, :])
     assert (one.tokens.length, other.tokens.length) == (4, 3)
     other.tokens.append(k[..., 1:2, :], v[..., 1:2, :])
-    assert_close(one.tokens.kept(len(k), 4)[0][..., 3:, :], k[..., :1, :])
+    assert_close(one.tokens.context(len(k), 4)[0][..., 3:, :], k[..., :1, :])

@@ -199,7 +199,7 @@ def test_shared_heads_of_keys_and_values_make_projections_and_caches_smaller(num
     parts = [decoder(part, context, caches=caches) for part in tokens.split([1, 3, 1, 2], dim=1)]
     assert_close(torch.cat(parts, dim=1), decoder(tokens, context), **EXACT)
     for cache in (caches[0].tokens, caches[0].context):
-        assert cache.kept(len(cache._k), cache.length)[0].shape[1] == num_kv_heads
+        assert cache.context(len(cache._k), cache.length)[0].shape[1] == num_kv_heads
 
 
 def test_caches_of_another_depth_are_refused():

@@ -71,7 +71,7 @@ class KeyValueCache:
         self.length = end
         return self._k[..., :end, :], self._v[..., :end, :]
 
-    def kept(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
+    def context(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
         """Return the keys and values of contexts of ``length`` tokens: (B, H, M, d), (B, H, M, e).
 
         Raises:
@@ -85,7 +85,7 @@ class KeyValueCache:
         return self._k[..., :length, :], self._v[..., :length, :]
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
+        """Keep these rows of the batch, in this order; ``rows`` may repeat a row or leave one out."""
         if self._k is not None:
             self._k, self._v = self._k[rows], self._v[rows]
 
@@ -109,7 +109,7 @@ class StateCache:
         self.length = 0
         self._state: Tensor | None = None
 
-    def before(self, q: Tensor) -> Tensor | None:
+    def state_before(self, q: Tensor) -> Tensor | None:
         """Return the state before new tokens with these queries (B, H, N, d); None before the first token.
 
         Raises:
@@ -129,13 +129,13 @@ class StateCache:
         self.length += tokens
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order; a row may be named twice or not at all."""
+        """Keep these rows of the batch, in this order; ``rows`` may repeat a row or leave one out."""
         if self._state is not None:
             self._state = self._state[rows]
 
 
 @contextmanager
-def kept_at_errors(caches: Iterable[KeyValueCache | StateCache]) -> Iterator[None]:
+def restored_on_error(caches: Iterable[KeyValueCache | StateCache]) -> Iterator[None]:
     """Restore caches if the ``with`` block raises an error, so that the next call can continue from there."""
     before = [(cache, dict(vars(cache))) for cache in caches]
     try:

@@ -12,10 +12,11 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache, StateCache
-from vit.attention.functional import check_mask, rotate
+from vit.attention.functional import rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
+    check_cached_context,
     check_context,
     check_state,
     check_takes_angles,
@@ -186,36 +187,46 @@ class MultiHeadAttention(nn.Module):
         check_values(self, context, values)
         if isinstance(cache, StateCache):
             check_state(self, context, mask)
-            q, k, v = self.heads(x, angles=angles)
-            output, state = self.mechanism.advance(q, *self._repeat_kv(k, v), cache.before(q))
-            cache.replace(state, q.shape[2])
-            return self.proj(rearrange(output, "b h n d -> b n (h d)"))
-        if cache is None:
-            q, k, v = self.heads(x, context, values=values, angles=angles)
-        elif context is None:
-            q, k, v = self.heads(x, angles=angles)
-            check_cache(self, cache, q, mask)
-            k, v = cache.append(k, v)
+            output = self._advance(x, cache, angles)
         else:
-            check_context(self, context, angles)
-            if self.causal:
-                raise ValueError(
-                    "causal attention takes its queries for the last of the context's tokens, and queries of several "
-                    "steps read a cached context: build the attention with causal False, or pass no cache"
-                )
-            q = self.queries(x)
-            if mask is not None:  # before the context is kept, so that a refused call keeps nothing
-                check_takes_mask(self)
-                check_mask(mask, (*q.shape[:3], context.shape[1]), q.device)
-            if not cache.length:
-                cache.append(*self.keys_and_values(context, values))
-            k, v = cache.kept(*context.shape[:2])
-        inputs = self._inputs(self.mechanism.takes, x, mask, grid)
-        output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
+            if cache is None:
+                q, k, v = self.heads(x, context, values=values, angles=angles)
+            elif context is None:
+                q, k, v = self._append_to_cache(x, mask, cache, angles)
+            else:
+                check_context(self, context, angles)
+                q, k, v = self._read_cached_context(x, context, values, mask, cache)
+            inputs = self._inputs(self.mechanism.takes, x, mask, grid)
+            output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
 
     if TYPE_CHECKING:  # the calls of nn.Module return Any
         __call__: Callable[..., Tensor]
+
+    def _advance(self, x: Tensor, cache: StateCache, angles: Tensor | None) -> Tensor:
+        """Compute the output of new tokens from the state of the tokens before, and replace the state."""
+        q, k, v = self.heads(x, angles=angles)
+        output, state = self.mechanism.advance(q, *self._repeat_kv(k, v), cache.state_before(q))
+        cache.replace(state, q.shape[2])
+        return output
+
+    def _append_to_cache(
+        self, x: Tensor, mask: Tensor | None, cache: KeyValueCache, angles: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of new tokens, and the keys and values of all tokens so far."""
+        q, k, v = self.heads(x, angles=angles)
+        check_cache(self, cache, q, mask)
+        return q, *cache.append(k, v)
+
+    def _read_cached_context(
+        self, x: Tensor, context: Tensor, values: Tensor | None, mask: Tensor | None, cache: KeyValueCache
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of new tokens, and the keys and values of a context, which the first call computes."""
+        q = self.queries(x)
+        check_cached_context(self, q, context, mask)
+        if not cache.length:
+            cache.append(*self.keys_and_values(context, values))
+        return q, *cache.context(*context.shape[:2])
 
     def forward_packed(self, x: Tensor, groups: Sequence[Group], angles: Tensor | None = None) -> Tensor:
         """Attend within each of several sequences that lie one after the other: (1, T, D) -> (1, T, out_dim).

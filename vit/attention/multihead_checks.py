@@ -140,6 +140,18 @@ def check_cache(attention: nn.Module, cache: KeyValueCache, q: Tensor, mask: Ten
         check_mask(mask, (*q.shape[:3], cache.length + q.shape[2]), q.device)
 
 
+def check_cached_context(attention: nn.Module, q: Tensor, context: Tensor, mask: Tensor | None) -> None:
+    """Check that queries may read a context that is kept, and that the mask fits, before the context is kept."""
+    if attention.causal:
+        raise ValueError(
+            "causal attention takes its queries for the last of the context's tokens, and queries of several "
+            "steps read a cached context: build the attention with causal False, or pass no cache"
+        )
+    if mask is not None:
+        check_takes_mask(attention)
+        check_mask(mask, (*q.shape[:3], context.shape[1]), q.device)
+
+
 def check_state(attention: nn.Module, context: Tensor | None, mask: Tensor | None) -> None:
     """Check that attention may use a ``StateCache`` with this context and mask."""
     if context is not None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
-from vit.attention.cache import kept_at_errors
+from vit.attention.cache import restored_on_error
 from vit.attention.functional import causal_mask
 from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
@@ -182,7 +182,7 @@ class TransformerDecoder(nn.Module):
         if self.prefix and not start:  # later tokens see all tokens before them, prefix or not
             mask = causal_mask(tokens.shape[1], tokens.shape[1], tokens.device)
             mask = mask | (torch.arange(tokens.shape[1], device=tokens.device) < self.prefix)
-        with kept_at_errors(part for cache in caches or [] for part in cache.parts):
+        with restored_on_error(part for cache in caches or [] for part in cache.parts):
             for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
                 states = block(states, context, cache=cache, angles=angles, mask=mask)
         return self.norm(states)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention, StateCache
-from vit.attention.cache import kept_at_errors
+from vit.attention.cache import restored_on_error
 from vit.model.layers import DropPath, Mlp
 
 
@@ -133,7 +133,7 @@ class DecoderBlock(nn.Module):
                 else "this block was built without context_dim: pass no context, or give context_dim its width"
             )
         of_tokens, of_context = (None, None) if cache is None else (cache.tokens, cache.context)
-        with kept_at_errors([] if cache is None else cache.parts):
+        with restored_on_error([] if cache is None else cache.parts):
             found = self.attn(self.norm1(tokens), cache=of_tokens, angles=angles, mask=mask)
             tokens = tokens + self.drop_path(self.drop(found))
             if self.has_context:

@@ -7,7 +7,6 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 of a chunk.
 """
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -15,10 +14,10 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import check_are_last, check_has_keys, check_qkv
+from vit.attention.functional import check_has_keys
 from vit.attention.mechanisms.base import Mechanism, set_values
+from vit.attention.mechanisms.float32 import advance_in_float32, in_float32
 from vit.support.checks import check_positive_int
-from vit.support.precision import at_least_float32
 
 CHUNK = 64  # tokens whose pairs causal attention forms; with all pairs it would cost as much as softmax attention
 
@@ -157,25 +156,3 @@ def orthogonal_rows(rows: int, dim: int) -> Tensor:
         blocks.append((q * r.diagonal().sign()).mT)
     lengths = torch.randn(rows, dim).norm(dim=-1, keepdim=True)
     return torch.cat(blocks)[:rows] * lengths
-
-
-def in_float32(attend: Callable[[Tensor, Tensor, Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend in float32 or wider, under autocast as well, and round the output to the type of the values."""
-    check_qkv(q, k, v)
-    with torch.autocast(q.device.type, enabled=False):
-        return attend(*map(at_least_float32, (q, k, v))).to(v.dtype)
-
-
-def advance_in_float32(
-    advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute causal attention and its state in float32 or wider, and round the output to the type of the values.
-
-    Raises:
-        ValueError: If the inputs do not fit together, or there are more queries than keys.
-    """
-    check_qkv(q, k, v)
-    check_are_last(q, k)
-    with torch.autocast(q.device.type, enabled=False):
-        output, state = advance(*map(at_least_float32, (q, k, v)))
-    return output.to(v.dtype), state

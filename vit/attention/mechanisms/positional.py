@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits, check_qkv
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.local import Grid, prefix_length
+from vit.attention.mechanisms.grid import Grid, prefix_length
 
 
 class PositionalAttention(Mechanism):

@@ -19,7 +19,7 @@ from vit.attention.functional import (
     softmax_or_zeros,
 )
 from vit.attention.mechanisms.base import Mechanism
-from vit.attention.mechanisms.local import Grid, prefix_length, with_prefix
+from vit.attention.mechanisms.grid import Grid, prefix_length, with_prefix
 from vit.attention.mechanisms.softmax import DenseAttention, attend
 from vit.support.checks import check_positive_int
 
