@@ -40,7 +40,7 @@ __all__ = [
     "optimize",
     "save",
 ]
-ROOMS = ("attention", "model", "weights")
+SUBPACKAGES = ("attention", "model", "weights")
 # Modules of the names that are not in vit.model.
 MODULES = {
     "FeaturePyramid": "vit.features.pyramid",
@@ -52,7 +52,7 @@ MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ROOMS:
+    if name in SUBPACKAGES:
         return import_module(f"vit.{name}")
     if name in __all__:
         return getattr(import_module(MODULES.get(name, "vit.model")), name)

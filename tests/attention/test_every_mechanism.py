@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import vit
 from vit.attention import MECHANISMS, MultiHeadAttention
 from vit.attention.mechanisms import build
-from vit.attention.mechanisms.base import options_of
+from vit.attention.mechanisms.mechanism import options_of
 from vit.model.positions import rotary_angles
 
 EVERY = pytest.mark.parametrize("name", [*MECHANISMS, "routed by token"])  # the first word is that of the table

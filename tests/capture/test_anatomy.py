@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, LIBRARIES
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.trace import Boundary, Parts
 from vit.explain import explain, logit_lens

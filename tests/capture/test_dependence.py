@@ -6,8 +6,8 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT, of_transformers, randomised
-from tests.capture.around import Around
-from tests.capture.spelled import expected_attention, fused, logits_between, spelled
+from tests.capture.handwritten_attention import expected_attention, fused, logits_between, spelled
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.dependence import Dependents, influential
 from vit.capture.trace import trace_forward

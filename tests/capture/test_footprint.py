@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.architectures import of_timm, of_transformers, ours, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.capture import examine
 from vit.capture.footprint import are_even, cell_edges, check_even, even_cells
 

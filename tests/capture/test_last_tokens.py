@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, of_timm, of_transformers, of_vit_pytorch, ours, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.last_tokens import by_image
 from vit.explain import METHODS, explain

@@ -6,8 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_transformers, randomised
-from tests.capture.around import Around
-from tests.capture.spelled import expected_attention, fused, spelled
+from tests.capture.handwritten_attention import expected_attention, fused, spelled
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.kernels import count_kernels
 from vit.explain import Features, explain

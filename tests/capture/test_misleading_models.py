@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_timm, of_transformers, ours, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.explain import explain
 from vit.explain.evaluation.sanity import uniform_attention

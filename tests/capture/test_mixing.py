@@ -7,8 +7,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_timm, of_vit_pytorch, ours, randomised
-from tests.capture.around import Around
-from tests.capture.spelled import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
+from tests.capture.handwritten_attention import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.mixing import COPIES
 from vit.capture.moved import rounding

@@ -6,10 +6,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, ours, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.analysis import describe_heads
 from vit.capture import capture_attention, examine
-from vit.capture.order import redone, undone
+from vit.capture.order import in_first_order, in_own_order
 from vit.explain import PatchToken, explain
 
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_a_small_layer_scale_hides_no_order():
 
 def test_an_order_is_undone_and_redone():
     attn, order = torch.rand(2, 3, 5, 5), torch.tensor([3, 0, 4, 1, 2])
-    assert_close(undone(attn, order)[0, 0, 1, 2], attn[0, 0, 0, 4])
-    assert_close(redone(undone(attn, order), order), attn)
-    assert undone(attn, None) is attn
-    assert_close(undone(attn[:, :, :1], order), attn[:, :, :1, order])
+    assert_close(in_first_order(attn, order)[0, 0, 1, 2], attn[0, 0, 0, 4])
+    assert_close(in_own_order(in_first_order(attn, order), order), attn)
+    assert in_first_order(attn, None) is attn
+    assert_close(in_first_order(attn[:, :, :1], order), attn[:, :, :1, order])

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, ours, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.explain import attention_rollout, explain
 from vit.explain.maps import Subject, signed_map
@@ -49,7 +49,7 @@ def test_the_sequence_pooling_of_cct_is_read_by_its_jacobian():
     assert_close(signed_map("rollout", subject).flatten(1), rolled_and_read(model, SQUARE, expected), **EXACT)
     # They are near the weights of the pooling, and far from even shares.
     assert torch.corrcoef(torch.stack([expected.flatten(), weights.flatten()]))[0, 1] > 0.9
-    assert subject.anatomy.weighs_anew
+    assert subject.anatomy.readout_varies
     last = capture_attention(model, SQUARE)[-1].mean(dim=1)
     expected = torch.einsum("bn,bnm->bm", expected, last)
     assert_close(signed_map("attention", subject).flatten(1), expected, **EXACT)
@@ -64,7 +64,7 @@ def test_the_weights_of_a_pooling_are_the_shares():
     model = Around(randomised(ours(class_token=False, pool="mean")()), run).eval()
     anatomy = examine(model, IMAGES)
     assert_close(anatomy.readout, weights, **EXACT)
-    assert not anatomy.weighs_anew
+    assert not anatomy.readout_varies
     expected = rolled_and_read(model, IMAGES, weights.expand(3, -1))
     assert_close(explain(model, IMAGES).flatten(1), expected, **EXACT)
 
@@ -92,7 +92,7 @@ def test_a_head_that_is_no_linear_layer_has_the_shares_of_its_pooling():
 
     anatomy = examine(randomised(Deep()), IMAGES)
     assert_close(anatomy.readout, torch.full((15,), 1 / 15, dtype=torch.float64), **EXACT)
-    assert not anatomy.weighs_anew
+    assert not anatomy.readout_varies
 
 
 def test_without_a_norm_after_the_layers_the_tokens_of_the_last_layer_are_read():

@@ -361,6 +361,6 @@ def test_a_warning_is_a_line_without_its_place_in_a_library():
 
 
 def test_a_bug_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr("vit.training.base.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    monkeypatch.setattr("vit.training.objective.make_optimizer", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError):
         run("fit", *TINY)

@@ -259,7 +259,7 @@ def test_folds_and_seeds_are_trained_alone_or_together(folder, monkeypatch, type
 
 
 def test_what_a_data_module_of_the_user_tells_is_no_option_as_in_its_runs(folder):
-    found = folds._all_options(["--data", "tests.brought.OwnData", *MODEL, *CPU])
+    found = folds._all_options(["--data", "tests.user_classes.OwnData", *MODEL, *CPU])
     told = {"num_classes", "class_names", "mean", "std", "image_size", "in_channels"}
     assert not found["model"]["init_args"].keys() & told
 

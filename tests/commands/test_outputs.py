@@ -231,5 +231,5 @@ def test_an_error_of_the_disk_is_one_line_wherever_it_is_raised(error_of, monkey
     def write(*_: object) -> None:  # as loggers of Lightning do, by other libraries
         shutil.rmtree(300 * "x")
 
-    monkeypatch.setattr("vit.training.base.make_optimizer", write)
+    monkeypatch.setattr("vit.training.objective.make_optimizer", write)
     assert error_of("fit", *TINY).endswith("xxx: file name too long: give a shorter name")

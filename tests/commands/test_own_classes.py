@@ -10,14 +10,14 @@ import torch
 import yaml
 
 import vit
-from tests.brought import MEAN, STD, Mine
 from tests.tiny import CPU, MODEL, TINY, run_command
+from tests.user_classes import MEAN, STD, Mine
 from vit.commands.own_classes import find_own, part_of_run
 from vit.objectives import ViTClassifier
-from vit.training.base import Objective
+from vit.training.objective import Objective
 
 SHORT = [*MODEL, *CPU, "--trainer.max_epochs", "2", "--trainer.log_every_n_steps", "5"]
-DATA = ["--data", "tests.brought.OwnData"]
+DATA = ["--data", "tests.user_classes.OwnData"]
 
 
 def record_of(folder):
@@ -34,7 +34,9 @@ def rows_of(path):
 @pytest.fixture(scope="module")
 def own(module_folder, no_pictures):
     """The folder of a run with a data module, a model and batches of a user's own."""
-    run_command("fit", *DATA, "--data.as_dicts", "true", "--model", "tests.brought.Mine", *SHORT, "--experiment", "own")
+    run_command(
+        "fit", *DATA, "--data.as_dicts", "true", "--model", "tests.user_classes.Mine", *SHORT, "--experiment", "own"
+    )
     return module_folder / "runs/own/version_0"
 
 
@@ -53,7 +55,7 @@ def test_a_data_module_of_the_user_trains_and_tells_what_the_model_needs(own):
 
 def test_the_scores_are_those_of_the_same_images_by_our_data_module(own, run, monkeypatch):
     monkeypatch.chdir(own.parents[2])
-    run("test", "--ckpt_path", own, "--data", "Digits", "--model", "tests.brought.Mine")
+    run("test", "--ckpt_path", own, "--data", "Digits", "--model", "tests.user_classes.Mine")
     ours, theirs = record_of(own / "evaluations/test_last_0"), record_of(own)
     assert ours["test_accuracy"] == theirs["test_accuracy"]
     assert ours["scores"]["loss"] == pytest.approx(theirs["scores"]["loss"], rel=1e-5)
@@ -91,7 +93,7 @@ def test_a_run_with_data_of_the_user_that_is_resumed_ends_with_the_same_weights(
 
 
 def test_what_a_data_module_does_not_tell_is_asked_for_in_one_line(error_of):
-    line = error_of("fit", "--data", "tests.brought.Bare", *SHORT)
+    line = error_of("fit", "--data", "tests.user_classes.Bare", *SHORT)
     assert "Bare has no image_size, in_channels, num_classes: add --model.image_size 32 --model.in_channels 3" in line
 
 
@@ -99,13 +101,13 @@ TOLD = ["--model.image_size", "8", "--model.in_channels", "1", "--model.num_clas
 
 
 def test_the_normalisation_is_asked_for_at_the_first_batch(error_of):
-    line = error_of("fit", "--data", "tests.brought.Bare", *SHORT, *TOLD)
+    line = error_of("fit", "--data", "tests.user_classes.Bare", *SHORT, *TOLD)
     assert "so they are normalised, and their mean and std are not known: set the attributes mean and std" in line
 
 
 def test_what_it_does_not_tell_is_typed_and_noted_in_the_config(run, folder):
     typed = [*TOLD, "--model.mean", f"[{MEAN}]", "--model.std", f"[{STD}]"]
-    run("fit", "--data", "tests.brought.Bare", *SHORT, *typed, "--experiment", "bare", "--trainer.max_steps", "2")
+    run("fit", "--data", "tests.user_classes.Bare", *SHORT, *typed, "--experiment", "bare", "--trainer.max_steps", "2")
     noted = yaml.safe_load((folder / "runs/bare/version_0/config.yaml").read_text())["model"]["init_args"]
     assert (noted["num_classes"], noted["mean"], noted["image_size"]) == (10, [MEAN], 8)
     run("fit", "--config", "runs/bare/version_0/config.yaml", "--experiment", "again")
@@ -118,7 +120,7 @@ def test_the_config_of_a_run_does_not_tell_what_its_data_told(run, folder):
     config = folder / "runs/digits/version_0/config.yaml"
     noted = yaml.safe_load(config.read_text())["model"]["init_args"]
     assert not noted.keys() & {"num_classes", "class_names", "mean", "std", "image_size", "in_channels"}
-    other = run("fit", "--config", config, "--data", "tests.brought.Letters", "--trainer.max_steps", "1", *CPU)
+    other = run("fit", "--config", config, "--data", "tests.user_classes.Letters", "--trainer.max_steps", "1", *CPU)
     assert other.model.hparams.class_names == list("abcdefghij")
     again = run("fit", "--ckpt_path", "runs/digits/version_0", "--trainer.max_epochs", "2")
     assert again.model.hparams.class_names == list("0123456789")
@@ -129,7 +131,7 @@ def test_weights_tell_the_normalisation_that_a_data_module_does_not(run, folder)
     model = vit.VisionTransformer(**sizes, num_classes=10)
     model.pretrained_cfg = {"mean": [0.3], "std": [0.4], "class_names": list("abcdefghij")}
     vit.save(model, "m.safetensors")
-    tested = run("test", "--ckpt_path", "m.safetensors", "--data", "tests.brought.Unsaid", *CPU)
+    tested = run("test", "--ckpt_path", "m.safetensors", "--data", "tests.user_classes.Unsaid", *CPU)
     hyper = tested.model.hparams
     assert (hyper.mean, hyper.std, hyper.class_names) == ([0.3], [0.4], list("abcdefghij"))
 
@@ -138,9 +140,15 @@ def test_weights_tell_the_normalisation_that_a_data_module_does_not(run, folder)
     ("typed", "answer"),
     [
         (["--data", "nowhere.Data"], "no module nowhere for nowhere.Data: add its folder to PYTHONPATH"),
-        (["--data", "tests.brought.Nothing"], "tests.brought has no class Nothing"),
-        (["--data", "tests.brought.Rows"], "tests.brought.Rows is no LightningDataModule: derive it from one"),
-        (["--model", "tests.brought.OwnData", "--data", "Digits"], "tests.brought.OwnData is no Objective: derive it"),
+        (["--data", "tests.user_classes.Nothing"], "tests.user_classes has no class Nothing"),
+        (
+            ["--data", "tests.user_classes.Rows"],
+            "tests.user_classes.Rows is no LightningDataModule: derive it from one",
+        ),
+        (
+            ["--model", "tests.user_classes.OwnData", "--data", "Digits"],
+            "tests.user_classes.OwnData is no Objective: derive it",
+        ),
         ([*DATA, "--data.root", "x"], "--data.root is an option of CIFAR10, CIFAR100"),
         ([*DATA, "--model", "ImageCompleter"], "gets them from data modules of vit.data, not from a OwnData"),
         (
@@ -162,7 +170,7 @@ def test_a_subclass_takes_the_place_of_the_model_of_a_config(run, folder):
     config.write_text(
         "data: {class_path: Digits}\nmodel: {patch_size: 4, embed_dim: 8, depth: 1, num_heads: 2, lr: 0.01}\n"
     )
-    cli = run("fit", "--config", config, "--model", "tests.brought.Mine", *CPU, "--trainer.fast_dev_run", "true")
+    cli = run("fit", "--config", config, "--model", "tests.user_classes.Mine", *CPU, "--trainer.fast_dev_run", "true")
     assert type(cli.model) is Mine
     assert (cli.model.hparams.lr, cli.model.hparams.share, cli.model.network.embed_dim) == (0.01, 0.5, 8)
 
@@ -173,7 +181,7 @@ def test_the_class_of_a_checkpoint_outside_of_its_run_has_to_be_typed(own, run, 
     line = error_of("test", "--ckpt_path", alone, "--data", "Digits")
     assert "alone.ckpt is of a 'Mine', which is none of ViTClassifier" in line
     assert "add its class by --model, such as --model mymodule.Mine" in line
-    run("test", "--ckpt_path", alone, "--data", "Digits", "--model", "tests.brought.Mine", "--experiment", "alone")
+    run("test", "--ckpt_path", alone, "--data", "Digits", "--model", "tests.user_classes.Mine", "--experiment", "alone")
     assert next(folder.glob("runs/alone/evaluations/*/results.json")).exists()
 
 
@@ -192,7 +200,7 @@ def test_a_name_in_a_checkpoint_imports_nothing(own, error_of, folder):
 
 
 def test_a_class_is_found_by_its_path_or_by_its_name_if_it_is_imported():
-    assert find_own("tests.brought.Mine", Objective) is Mine
+    assert find_own("tests.user_classes.Mine", Objective) is Mine
     assert find_own("Mine", Objective) is Mine
     assert find_own("OwnData", torch.nn.Module) is None
     assert find_own("vit.objectives.ViTClassifier", Objective) is None
@@ -200,7 +208,7 @@ def test_a_class_is_found_by_its_path_or_by_its_name_if_it_is_imported():
 
 
 def test_the_config_of_a_run_is_read_only_beside_its_checkpoint(own, tmp_path):
-    assert part_of_run(own / "checkpoints/last.ckpt", "data")["class_path"] == "tests.brought.OwnData"
+    assert part_of_run(own / "checkpoints/last.ckpt", "data")["class_path"] == "tests.user_classes.OwnData"
     assert part_of_run(tmp_path / "last.ckpt", "data") == {}
 
 
@@ -210,7 +218,7 @@ def test_the_config_of_a_run_is_read_only_beside_its_checkpoint(own, tmp_path):
 @pytest.mark.parametrize("name", ["Plain", "Reused", "OneCycle", "Manual"])
 def test_an_optimiser_of_the_user_trains_from_the_command_line(run, folder, name):
     unclipped = ["--trainer.gradient_clip_val", "null"] if name == "Manual" else []  # which steps by itself
-    cli = run("fit", *TINY, *unclipped, "--model", f"tests.brought.{name}", "--experiment", name)
+    cli = run("fit", *TINY, *unclipped, "--model", f"tests.user_classes.{name}", "--experiment", name)
     record = record_of(folder / f"runs/{name}/version_0")
     assert record["finished"]
     assert cli.model.progress == 1.0

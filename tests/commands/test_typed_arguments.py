@@ -40,7 +40,7 @@ def test_a_typed_word_decides_over_all_configs_wherever_it_stands(configs):
 def test_an_option_with_the_levels_of_a_config_is_the_short_one():
     typed = ["--model.init_args.init_from", "x.ckpt", "--model.init_args.num_heads=3", "--data.class_path=ImageFolder"]
     found = read_typed(["fit", *typed, "--data.init_args.root", "photos", "--model.class_path", "ViTClassifier"])
-    assert (found.start, found.told, found.model) == ("x.ckpt", {"num_heads": 3}, "ViTClassifier")
+    assert (found.start, found.wanted, found.model) == ("x.ckpt", {"num_heads": 3}, "ViTClassifier")
     assert (found.data, found.places) == ("ImageFolder", {"root": "photos"})
 
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS, made, of_timm, of_torchvision, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.explain import capture_attention, contributions
 
 NOT_SPLIT = {

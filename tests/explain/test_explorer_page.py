@@ -15,7 +15,7 @@ from timm.models.deit import VisionTransformerDistilled
 from torch.testing import assert_close
 
 from tests.browser import opened as opened_file
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit import VisionTransformer
 from vit.analysis import prune_heads
 from vit.attention import MultiHeadAttention

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import torch
 
 from vit.support.files import replacing
-from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table
 from vit.training.encoder_module import EncoderModule
+from vit.training.objective import Objective
 
 
 class Brightness(Objective, EncoderModule):

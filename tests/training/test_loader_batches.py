@@ -8,7 +8,7 @@ import torch
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
 from vit.objectives import MultilabelClassifier, ViTClassifier
-from vit.training.loader_batches import BroughtBatches, are_normalised, check_labels_of_batch, pair_of
+from vit.training.loader_batches import UserBatches, are_normalised, check_labels_of_batch, pair_of
 
 IMAGES, LABELS = torch.rand(3, 1, 4, 4), torch.tensor([0, 2, 1])
 
@@ -66,17 +66,17 @@ ROWS = torch.nn.functional.one_hot(LABELS, 3)
 def test_rows_with_one_class_each_are_class_numbers(labels, training):
     module = module_of()
     module.training = training
-    assert BroughtBatches().read((IMAGES, labels), module)[1].tolist() == LABELS.tolist()
+    assert UserBatches().read((IMAGES, labels), module)[1].tolist() == LABELS.tolist()
 
 
 def test_shares_are_kept_for_the_training_and_several_labels_are_left_to_the_objective():
     module, checked, shares = module_of(), [], torch.tensor([[0.5, 0.5, 0.0]] * 3)
     module.check_labels = checked.append
-    assert BroughtBatches().read((IMAGES, shares), module)[1] is shares
+    assert UserBatches().read((IMAGES, shares), module)[1] is shares
     assert checked == []
     module.training = False
     for labels in (shares, torch.tensor([[1, 1, 0]] * 3)):
-        assert BroughtBatches().read((IMAGES, labels), module)[1].equal(labels)
+        assert UserBatches().read((IMAGES, labels), module)[1].equal(labels)
         assert checked.pop().equal(labels)
 
 
@@ -85,15 +85,15 @@ def test_a_classifier_learns_from_no_rows_that_are_not_shares_and_from_no_class_
     classifier = ViTClassifier(**sizes, num_classes=3)
     several = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
     with pytest.raises(ValueError, match="a row of labels does not sum to one: give the share of each class, or for"):
-        BroughtBatches().read((IMAGES, several), classifier)
+        UserBatches().read((IMAGES, several), classifier)
     smoothed = torch.tensor([[0.9, 0.05, 0.05]] * 3)
-    assert BroughtBatches().read((IMAGES, smoothed), classifier)[1] is smoothed
+    assert UserBatches().read((IMAGES, smoothed), classifier)[1] is smoothed
     alone = ViTClassifier(**sizes, num_classes=1)
     for labels in (torch.tensor([[1.0], [0.0], [1.0]]), torch.zeros(3, dtype=torch.long)):
         with pytest.raises(ValueError, match="the probability of one class alone is always 1: add --model Multilabel"):
-            BroughtBatches().read((IMAGES, labels), alone)
+            UserBatches().read((IMAGES, labels), alone)
     of_several = MultilabelClassifier(**sizes, num_classes=3)
-    assert BroughtBatches().read((IMAGES, several), of_several)[1] is several
+    assert UserBatches().read((IMAGES, several), of_several)[1] is several
 
 
 @pytest.mark.parametrize(
@@ -147,42 +147,42 @@ def test_labels_that_are_classes_padding_or_shares_are_taken():
 def test_a_label_that_pads_a_batch_is_none_to_learn_from():
     module, padded = module_of(), torch.tensor([0, 2, -1])
     with pytest.raises(ValueError, match=r"^a label of a training batch is -1: leave images without a class out$"):
-        BroughtBatches().read((IMAGES, padded), module)
+        UserBatches().read((IMAGES, padded), module)
     module.training = False
-    assert BroughtBatches().read((IMAGES, padded), module)[1].equal(padded)
+    assert UserBatches().read((IMAGES, padded), module)[1].equal(padded)
 
 
 def test_the_normalisation_of_a_loader_is_undone_in_every_batch_also_in_a_bright_one():
-    brought, plain = BroughtBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
-    images, labels = brought.read(((plain - 0.5) / 0.25, LABELS.int()), module_of())
+    batches, plain = UserBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
+    images, labels = batches.read(((plain - 0.5) / 0.25, LABELS.int()), module_of())
     torch.testing.assert_close(images, plain)
     assert labels.dtype == torch.long
     bright = torch.full((3, 1, 4, 4), 0.75)
-    torch.testing.assert_close(brought.read(((bright - 0.5) / 0.25, LABELS), module_of())[0], bright)
+    torch.testing.assert_close(batches.read(((bright - 0.5) / 0.25, LABELS), module_of())[0], bright)
 
 
 @pytest.mark.parametrize(("first", "then"), [("plain", "normalised"), ("bytes", "normalised"), ("normalised", "plain")])
 def test_a_loader_that_normalises_where_another_one_does_not_is_refused(first, then):
     plain = torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
     kinds = {"plain": plain, "normalised": (plain - 0.5) / 0.25, "bytes": (255 * plain).byte()}
-    brought = BroughtBatches()
-    brought.read((kinds[first], LABELS), module_of())
-    brought.is_first = True
-    brought.read((kinds[first], LABELS), module_of())
-    brought.is_first = True
+    batches = UserBatches()
+    batches.read((kinds[first], LABELS), module_of())
+    batches.is_first = True
+    batches.read((kinds[first], LABELS), module_of())
+    batches.is_first = True
     said = r"from -2.00 to 2.00, so they are normalised, and those .* were not: normalise all or none$"
     if then == "plain":
         said = r"from 0.00 to 1.00, so they are not normalised, and those .* were: .*, and take larger batches if these"
     with pytest.raises(ValueError, match=said):
-        brought.read((kinds[then], LABELS), module_of())
+        batches.read((kinds[then], LABELS), module_of())
 
 
 def test_bytes_are_taken_beside_a_loader_that_normalises():
-    brought, plain = BroughtBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
-    brought.read(((plain - 0.5) / 0.25, LABELS), module_of())
-    brought.is_first = True
+    batches, plain = UserBatches(), torch.linspace(0, 1, 48).reshape(3, 1, 4, 4)
+    batches.read(((plain - 0.5) / 0.25, LABELS), module_of())
+    batches.is_first = True
     pixels = (255 * plain).byte()
-    assert brought.read((pixels, LABELS), module_of())[0] is pixels
+    assert batches.read((pixels, LABELS), module_of())[0] is pixels
 
 
 class Bright(ImageDataModule):
@@ -202,29 +202,29 @@ def test_our_data_module_says_itself_that_it_normalises():
         data.setup("test")
         module = module_of(Bright.mean, Bright.std)
         module._trainer = SimpleNamespace(datamodule=data, predicting=False)
-        images, _ = BroughtBatches().take(next(iter(data.test_dataloader())), module)
+        images, _ = UserBatches().take(next(iter(data.test_dataloader())), module)
         seen[normalised] = images if normalised else images / 255
     torch.testing.assert_close(seen[True], seen[False])
 
 
 def test_bytes_and_floats_up_to_one_are_taken_as_they_are(capsys):
     for images in (IMAGES, (255 * IMAGES).byte()):
-        assert BroughtBatches().read((images, LABELS), module_of(mean=None, std=None))[0] is images
+        assert UserBatches().read((images, LABELS), module_of(mean=None, std=None))[0] is images
     assert capsys.readouterr().out == ""
 
 
 def test_an_unknown_normalisation_is_asked_for():
     with pytest.raises(ValueError, match=r"images go from -2.00 to 2.00, so they are normalised, and their mean"):
-        BroughtBatches().read((torch.linspace(-2, 2, 48).reshape(3, 1, 4, 4), LABELS), module_of(mean=None))
+        UserBatches().read((torch.linspace(-2, 2, 48).reshape(3, 1, 4, 4), LABELS), module_of(mean=None))
 
 
 def test_a_normalisation_that_leaves_other_pixels_than_from_0_to_1_is_said(capsys):
-    BroughtBatches().read((torch.linspace(-4, 4, 48).reshape(3, 1, 4, 4), LABELS), module_of())
+    UserBatches().read((torch.linspace(-4, 4, 48).reshape(3, 1, 4, 4), LABELS), module_of())
     assert "pixels go from -0.50 to 1.50 and not from 0 to 1" in capsys.readouterr().out
 
 
 def test_a_dark_batch_after_bright_ones_shows_that_a_loader_normalises():
-    batches, module = BroughtBatches(), module_of()
+    batches, module = UserBatches(), module_of()
     batches.read((0.4 + 0.5 * IMAGES, LABELS), module)  # normalised by 0.5 and 0.5, but all are bright
     with pytest.raises(
         ValueError, match="so they are normalised, and those of an earlier batch, or of another loader, w"
@@ -236,9 +236,9 @@ def test_an_objective_without_labels_takes_images_alone_and_a_classifier_does_no
     module = module_of()
     module._trainer = SimpleNamespace(datamodule=None, predicting=False)
     module.needs_labels = False
-    images, labels = BroughtBatches().take(IMAGES, module)
+    images, labels = UserBatches().take(IMAGES, module)
     assert images is IMAGES
     assert labels.tolist() == [-1, -1, -1]
     module.needs_labels = True
     with pytest.raises(ValueError, match="a batch has images and no labels: give pairs"):
-        BroughtBatches().take(IMAGES, module)
+        UserBatches().take(IMAGES, module)

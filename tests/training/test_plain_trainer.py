@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 
-from tests.brought import Bare, Manual, OneCycle, OwnData, Plain, Reused
+from tests.user_classes import Bare, Manual, OneCycle, OwnData, Plain, Reused
 from vit.data import Digits
 from vit.objectives import ViTClassifier
 from vit.training.callbacks import SeededSteps
@@ -60,7 +60,7 @@ def test_hooks_of_the_data_module_come_before_ours():
 
     module = model()
     trainer().fit(module, Scaled())
-    assert module.brought.normalised is False
+    assert module.user_batches.normalised is False
 
 
 def test_each_loader_is_asked_whether_it_normalises():
@@ -234,6 +234,6 @@ def test_the_arguments_of_the_data_reach_loggers_and_checkpoints_but_for_those_o
 
 def test_a_training_on_a_cpu_keeps_the_memory_that_its_steps_free(monkeypatch):
     kept = []
-    monkeypatch.setattr("vit.training.base.keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr("vit.training.objective.keep_freed_memory", lambda: kept.append(True))
     trainer(max_steps=1).fit(model(), Digits(batch_size=100))
     assert kept == [True]

@@ -59,17 +59,17 @@ def test_progress_is_the_share_of_the_steps_or_of_the_time_whichever_is_larger()
 def test_half_of_the_epochs_are_half_of_a_training_that_goes_on_in_batches_of_another_size(steps, first, last):
     before = TrainingLength(trainer(80, epochs=4)).state_dict()
     length = TrainingLength(trainer(steps, epochs=4))
-    length.go_on(before, 40)
+    length.continue_from(before, 40)
     assert length.progress(40, ALONE) == 0.5
     assert length.progress(40 + last - first, ALONE) == 1.0
     again = TrainingLength(trainer(80, epochs=4))
-    again.go_on(length.state_dict(), 40)
+    again.continue_from(length.state_dict(), 40)
     assert (again.shift, again.progress(60, ALONE)) == (0, 0.75)
 
 
 def test_steps_are_the_progress_of_a_training_of_so_many():
     length = TrainingLength(trainer(100, epochs=4, max_steps=100))
-    length.go_on(TrainingLength(trainer(80, epochs=4)).state_dict(), 40)
+    length.continue_from(TrainingLength(trainer(80, epochs=4)).state_dict(), 40)
     assert length.progress(40, ALONE) == 0.4
 
 

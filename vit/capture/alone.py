@@ -47,7 +47,7 @@ def intercept(model: nn.Module, images: Tensor, edit: Edit) -> InterceptAttentio
     return InterceptAttention(model, edit, len(images), heads_first_calls(model, images))
 
 
-def keep_for_copy(model: nn.Module, copied: nn.Module) -> None:
+def share_head_order(model: nn.Module, copied: nn.Module) -> None:
     """Give a copy of a model what ``heads_first_calls`` found, so that hooks see no further pass."""
     if model in HEADS_FIRST_CALLS:
         HEADS_FIRST_CALLS[copied] = HEADS_FIRST_CALLS[model]

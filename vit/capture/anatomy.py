@@ -52,7 +52,7 @@ class Anatomy:
         orders: For each call whose tokens are in another order: their places, in the order of the first layer.
         reading: Where the logits read the tokens.
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
-        weighs_anew: Whether the shares of the read tokens differ between images. If so, ``readout`` is the mean of two.
+        readout_varies: Whether the shares of the read tokens differ between images; ``readout`` is then a mean of two.
         reads_more: Whether the logits read anything but the last tokens, such as tokens of an earlier layer.
         model: Name of the model's class.
     """
@@ -69,7 +69,7 @@ class Anatomy:
     orders: Mapping[int, Tensor]
     reading: Reading
     fixed_readout: Tensor | None
-    weighs_anew: bool
+    readout_varies: bool
     reads_more: bool
     model: str
 
@@ -197,7 +197,7 @@ def examine(
         orders=orders,
         reading=reading,
         fixed_readout=fixed,
-        weighs_anew=bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
+        readout_varies=bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
         reads_more=reads_more,
         model=name,
     )

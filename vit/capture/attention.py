@@ -21,7 +21,7 @@ from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.moved import differentiable, moved_by_images, two_of
-from vit.capture.order import Orders, redone, token_orders, undone
+from vit.capture.order import Orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -155,7 +155,7 @@ def run_intercepted(
         if calls is not None and call not in calls:
             return attn
         order = orders.get(call) if orders else None
-        return redone(edit(call if calls is None else calls.index(call), undone(attn, order)), order)
+        return in_own_order(edit(call if calls is None else calls.index(call), in_first_order(attn, order)), order)
 
     return run_with_values(model, images, in_order, calls)
 

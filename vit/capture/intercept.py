@@ -22,7 +22,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.mechanism import Mechanism
 from vit.capture.eager import as_written
 from vit.capture.followed import FollowedWeights
 from vit.capture.fused import multi_head, scaled_dot_product

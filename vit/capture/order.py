@@ -24,7 +24,7 @@ CLEAR = 30.0  # if the order changed, tokens must move this many times more with
 
 Orders = Mapping[int, Tensor]
 AFTER_LAYERS = -1  # in place of the number of a call: the tokens after the last layer
-Where = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
+Place = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
 Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
 
 
@@ -74,16 +74,16 @@ def token_orders(
     return {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
 
 
-def undone(attn: Tensor, order: Tensor | None) -> Tensor:
+def in_first_order(attn: Tensor, order: Tensor | None) -> Tensor:
     """Bring the queries and keys of attention (B, H, N, M) into this order. A single query stays."""
     if order is None:
         return attn
     return attn[..., order] if attn.shape[-2] == 1 else attn[..., order, :][..., order]
 
 
-def redone(attn: Tensor, order: Tensor | None) -> Tensor:
-    """Bring attention back into the order of the model, from which ``undone`` has taken it."""
-    return attn if order is None else undone(attn, order.argsort())
+def in_own_order(attn: Tensor, order: Tensor | None) -> Tensor:
+    """Bring attention back into the order of the model, from which ``in_first_order`` has taken it."""
+    return attn if order is None else in_first_order(attn, order.argsort())
 
 
 class _Experiment:
@@ -94,7 +94,7 @@ class _Experiment:
     ) -> None:
         self.model, self.image, self.calls, self.watch_last, self.strength = model, image, calls, watch_last, strength
 
-    def run(self, sets: Tensor) -> dict[Where, Tensor]:
+    def run(self, sets: Tensor) -> dict[Place, Tensor]:
         """Return how much the tokens of each later call move with each set of tokens (k, N): (k, M)."""
         tokens = self._tokens(torch.cat([torch.zeros_like(sets[:1]), sets]))
         return {
@@ -104,9 +104,9 @@ class _Experiment:
         }
 
     @torch.no_grad()
-    def _tokens(self, sets: Tensor) -> dict[Where, Tensor]:
+    def _tokens(self, sets: Tensor) -> dict[Place, Tensor]:
         images = self.image.expand(len(sets), -1, -1, -1)
-        seen: dict[Where, Tensor] = {}
+        seen: dict[Place, Tensor] = {}
 
         def alone(call: int, attn: Tensor) -> Tensor:
             if call not in self.calls:

@@ -119,7 +119,7 @@ def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tenso
     counts = dict.fromkeys(KINDS, 0)
     batches = {len(each) for each in inputs if each.ndim > 1}  # one image may have several texts
 
-    def told_apart(_: int, attn: Tensor) -> Tensor:
+    def with_marked_keys(_: int, attn: Tensor) -> Tensor:
         if len(attn) not in batches:
             raise ValueError(
                 f"{type(model).__name__} attends within windows, or to some images only ({len(inputs[0])} inputs gave "
@@ -129,7 +129,7 @@ def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tenso
         counts[kind] += 1
         return edit(kind, counts[kind] - 1, attn)
 
-    with InterceptAttention(model, told_apart, len(inputs[0])) as intercepted:
+    with InterceptAttention(model, with_marked_keys, len(inputs[0])) as intercepted:
         logits = logits_of(model(*inputs))
     unseen = [*intercepted.unseen, *intercepted.followed.unused.values()]
     if unseen or not sum(counts.values()):

@@ -18,7 +18,7 @@ from vit.data.shards import check_no_command
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.support.arguments import constructor_arguments
-from vit.training.base import Objective
+from vit.training.objective import Objective
 from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.loading import read_model
 
@@ -175,7 +175,7 @@ def _own_objective(name: str, path: Path, typed: TypedArguments) -> type[Objecti
 def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
     """Return the architecture of the weights to start from, and how they take images."""
     start = find_model(typed.start)
-    arguments, of_images = _model_and_images(start, typed.told)
+    arguments, of_images = _model_and_images(start, typed.wanted)
     left_out = {*typed.objective.from_data, *NOT_OF_START}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
     defaults = _arguments_of_model(typed.objective, of_model)
@@ -186,7 +186,7 @@ def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
 
 def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
     """Return the architecture of weights without a run, a classifier of one or of several labels an image."""
-    arguments, of_images = _model_and_images(name, typed.told)
+    arguments, of_images = _model_and_images(name, typed.wanted)
     objective = OBJECTIVES["MultilabelClassifier"] if of_images.pop("thresholds", None) else DEFAULT
     if not arguments["num_classes"]:
         raise ValueError(f"{name} has no head (num_classes 0), so that it predicts no class: train one with fit")
@@ -215,9 +215,9 @@ def _data_of_predict(objective: type[Objective], known: dict[str, Any]) -> list[
     return ["--data", json.dumps({"class_path": "UnsortedImages", "init_args": described})]
 
 
-def _model_and_images(source: str, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _model_and_images(source: str, wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of the model in trained weights, and what is known of the images that it takes."""
-    trained = read_model(source, told)
+    trained = read_model(source, wanted)
     _check_plain(trained.arguments.get("attention_kwargs"), Path(source))
     of_images = {name: trained.arguments[name] for name in ("image_size",) if trained.is_whole}
     known = ("mean", "std", "class_names", "crop_ratio", "stretch", "thresholds")

@@ -76,7 +76,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         if "val" in data.splits:
             remedy = "rename its folder val to test, or name a folder without splits, of which a part is held out"
         raise ValueError(f"{options.root} has no test images: {remedy}")
-    _tell_of_seen(options.checkpoint, noted, data)
+    _warn_of_seen_images(options.checkpoint, noted, data)
     splits = {split: _drawn(data.sets[split], options.images) for split in ("train", "test")}
     (known, labels), (asked, answers) = (
         (extract(model, _batches(part, split)), part.labels) for split, part in splits.items()
@@ -107,7 +107,7 @@ def _split(noted: dict[str, Any], root: str) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in known}
 
 
-def _tell_of_seen(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -> None:
+def _warn_of_seen_images(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -> None:
     """Print a note if the model may have been trained on test images.
 
     Args:
@@ -119,7 +119,7 @@ def _tell_of_seen(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -
     from vit.analysis.labelled import is_split_of_training
     from vit.data.labelled_files import LabelledFiles
     from vit.data.module import SPLIT
-    from vit.support.first_process import tell
+    from vit.support.first_process import print_once
 
     of_data, split = noted.get("data", {}), noted.get(SPLIT)
     kind, arguments = of_data.get("class_path", "").rpartition(".")[2], of_data.get("init_args", {})
@@ -130,7 +130,7 @@ def _tell_of_seen(checkpoint: str, noted: dict[str, Any], data: "ImageFolder") -
         return
     if split is None or split.get("test") != data.fingerprints["test"]:
         place = arguments.get("table") or arguments.get("urls") or arguments.get("root") or ""
-        tell(
+        print_once(
             f"note: {printable(str(checkpoint))} was trained on {printable(f'{kind} {place}'.strip())}, and held out "
             f"other images than these {len(data.sets['test'].labels):,} test images: it may have seen some of them"
         )

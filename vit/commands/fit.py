@@ -10,7 +10,7 @@ from vit.commands.configs import find_configs
 from vit.commands.errors import Parser, plain_output
 from vit.commands.training_cli import ViTCLI
 from vit.data import DATA_SETS, UnsortedImages  # noqa: F401 - the parser finds what is imported
-from vit.training.base import Objective
+from vit.training.objective import Objective
 
 
 def main(args: ArgsType = None, run: bool = True, cli: type[ViTCLI] = ViTCLI) -> ViTCLI:

@@ -21,8 +21,8 @@ from vit.runs.plan import plan_training
 from vit.runs.report import duration
 from vit.support.checks import check_positive, check_positive_int, check_positive_share
 from vit.support.interrupts import stoppable
-from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
+from vit.training.objective import Objective
 
 UTILISATION = 0.4
 IMAGES = 1_000_000  # the time of this many images is printed if the number of images is not known

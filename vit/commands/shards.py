@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
-from vit.runs.program import program
+from vit.runs.command_prefix import command_prefix
 from vit.support.checks import check_natural, check_positive_int
 from vit.support.files import replacing, sweep
 from vit.support.progress import progress
@@ -105,7 +105,7 @@ def _write(options: argparse.Namespace) -> None:
         print(f"left out {len(unreadable):,} files:", *name_unreadable(dict(enumerate(unreadable))), sep="\n  ")
     images = sum(entry["images"] for entry in entries.values())
     print(f"{options.output}: {images:,} images of {len(data.class_names)} classes in {len(entries)} shards")
-    print(f"train with: {program()} fit --data Shards {_arguments(data, options.output, jobs)}")
+    print(f"train with: {command_prefix()} fit --data Shards {_arguments(data, options.output, jobs)}")
 
 
 def _jobs(data: "ImageFolder", output: Path, per_shard: int, max_pixels: int, skip_damaged: bool) -> list[Job]:

@@ -11,7 +11,7 @@ from lightning import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.support.checks import check_non_negative, check_positive_int
-from vit.training.base import Objective
+from vit.training.objective import Objective
 
 WAIT = 20  # seconds that other processes wait until the first one has printed an error
 INSTEAD = {  # of Lightning's callbacks that would change a training without a note in its record

@@ -41,6 +41,7 @@ from vit.commands.typed_arguments import PLACES, classes_first, limits_of, read_
 from vit.data.labelled_files import COLOURS, LabelledFiles
 from vit.data.shards import check_no_command
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
+from vit.runs.command_prefix import command_prefix
 from vit.runs.console import print_results
 from vit.runs.folders import (
     RUNS,
@@ -54,10 +55,9 @@ from vit.runs.folders import (
 from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.preemption import Preemption
-from vit.runs.program import program
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
-from vit.runs.restarts import meet_anew
+from vit.runs.restarts import use_new_port
 from vit.runs.results import read_results
 from vit.runs.run_pictures import RunPictures
 from vit.runs.same_split import SPLIT, SameSplit
@@ -85,7 +85,7 @@ class ViTCLI(LightningCLI):
 
     def __init__(self, *classes: type, args: ArgsType = None, **kwargs: Any) -> None:
         self.claimed: Path | None = None  # the new folder of this run or evaluation
-        self.told: dict[str, Any] = {}  # arguments of the model that a user's own data module tells
+        self.data_arguments: dict[str, Any] = {}  # arguments of the model that a user's own data module tells
         self.arguments = sys.argv[1:] if args is None else args
         self.typed = read_typed(self.arguments)
         self.trained = read_defaults(self.typed)
@@ -151,8 +151,8 @@ class ViTCLI(LightningCLI):
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         parser.epilog = (
-            f"The arguments of a model and of a data set: {program()} {subcommand} --model.help ViTClassifier, and "
-            "--data.help CIFAR10."
+            f"The arguments of a model and of a data set: {command_prefix()} {subcommand} --model.help ViTClassifier, "
+            "and --data.help CIFAR10."
         )
         path = next(action for action in parser._actions if action.dest == "ckpt_path")
         path.help = (
@@ -285,12 +285,12 @@ class ViTCLI(LightningCLI):
             return
         parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
         data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
-        self.told = self._told_by(data)
-        for name, value in self.told.items():
+        self.data_arguments = self._arguments_of(data)
+        for name, value in self.data_arguments.items():
             asked[name] = value
         parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
 
-    def _told_by(self, data: LightningDataModule) -> dict[str, Any]:
+    def _arguments_of(self, data: LightningDataModule) -> dict[str, Any]:
         """Return what a data module tells about its images by attributes, except for typed arguments.
 
         Raises:
@@ -298,15 +298,17 @@ class ViTCLI(LightningCLI):
         """
         names = [name for name in self.trained.objective.from_data if name not in self.typed.given]
         of_weights = self.trained.of_images
-        told = {name: of_weights.get(name) if (value := getattr(data, name, None)) is None else value for name in names}
-        if missing := [name for name in NEEDED if name in told and told[name] is None]:
+        found = {
+            name: of_weights.get(name) if (value := getattr(data, name, None)) is None else value for name in names
+        }
+        if missing := [name for name in NEEDED if name in found and found[name] is None]:
             options = " ".join(f"--model.{name} {NEEDED[name]}" for name in missing)
             raise ValueError(
                 f"{type(data).__name__} has no {', '.join(missing)}: add {options}, or set attributes of these names"
             )
-        lists = {name: as_list(told[name]) for name in ("mean", "std") if told.get(name) is not None}
-        lists |= {"class_names": list(names)} if (names := told.get("class_names")) is not None else {}
-        return {name: value for name, value in told.items() if value is not None} | lists
+        lists = {name: as_list(found[name]) for name in ("mean", "std") if found.get(name) is not None}
+        lists |= {"class_names": list(names)} if (names := found.get("class_names")) is not None else {}
+        return {name: value for name, value in found.items() if value is not None} | lists
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
@@ -348,7 +350,7 @@ class ViTCLI(LightningCLI):
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
         config["plugins"] = with_atomic_files(plugins)
         if TorchElasticEnvironment.detect():
-            meet_anew()
+            use_new_port()
             if config["devices"] == "auto":  # as many as torchrun started
                 config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
         if config["strategy"] == "fsdp2":
@@ -396,9 +398,9 @@ class ViTCLI(LightningCLI):
     def config_text(self) -> str:
         """Return all options of a training as YAML, typed or not, except for what the data tell the model."""
         text = self._parser("fit").dump(self.config["fit"], skip_none=False)
-        if self.told:
+        if self.data_arguments:
             options = yaml.safe_load(text)
-            for name in self.told:
+            for name in self.data_arguments:
                 del options["model"]["init_args"][name]
             text = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
         for name in self.typed.single:
@@ -411,7 +413,7 @@ class ViTCLI(LightningCLI):
             "experiment": self._experiment(),
             "data": " ".join([type(self.datamodule).__name__, str(getattr(self.datamodule, "root", ""))]).strip(),
             "seed": int(self._get(self.config, "seed_everything")),
-            "command": f"{program()} {shlex.join(self.arguments)}",
+            "command": f"{command_prefix()} {shlex.join(self.arguments)}",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if self.subcommand in ("test", "validate"):
@@ -498,7 +500,7 @@ class ViTCLI(LightningCLI):
             if self.subcommand in ("validate", "test", "predict"):
                 self.same_split.before = checkpoint.get(SPLIT)
         else:
-            trained = load(str(path), **self.typed.told)
+            trained = load(str(path), **self.typed.wanted)
             state = {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()}
             if (thresholds := trained.pretrained_cfg.get("thresholds")) is not None:  # of several labels an image
                 state["thresholds"] = torch.tensor(thresholds)

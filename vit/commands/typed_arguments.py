@@ -17,8 +17,8 @@ from vit.data.module import ImageDataModule
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.folders import experiment_of
 from vit.support.checks import nearest_hint
-from vit.training.base import Objective
-from vit.weights.loading import TOLD_BY_CALLER
+from vit.training.objective import Objective
+from vit.weights.loading import GIVEN_BY_CALLER
 
 SET_BY_DATA = ("image_size", "letters", "max_length", "mean", "std")  # arguments of some data sets
 BATCHES = (
@@ -30,7 +30,7 @@ BATCHES = (
     "val_check_interval",
 )
 PLACES = ("root", "table", "urls", "val_urls", "test_urls")  # arguments of data sets that say where their images are
-READ_OF_MODEL = ("init_from", *TOLD_BY_CALLER)
+READ_OF_MODEL = ("init_from", *GIVEN_BY_CALLER)
 PRINTS = ("--help", "-h", "--print_config", "--model.help", "--data.help")
 
 
@@ -55,7 +55,7 @@ class TypedArguments:
         limits: Numbers of batches, as text, because the parser reads 1 (one batch) as 1.0 (all batches).
         places: Where the images are, typed or in a config, by the names of ``PLACES``.
         start: The value of ``--model.init_from``, typed or in a config.
-        told: Arguments of the model that the tensors of ``start`` do not tell.
+        wanted: Arguments of the model that the tensors of ``start`` do not tell.
         others: The other words after the subcommand.
         only_prints: Whether the command prints help or a config, and runs nothing.
     """
@@ -76,7 +76,7 @@ class TypedArguments:
     limits: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     start: str | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    wanted: dict[str, Any] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     only_prints: bool = False
 
@@ -111,7 +111,7 @@ def read_typed(arguments: Any) -> TypedArguments:
     """Read a command line, or the arguments of a call by name.
 
     >>> typed = read_typed(["fit", "--model=SequenceReader", "--model.init_from", "vit.pth", "--model.num_heads=3"])
-    >>> typed.model, typed.start, typed.told
+    >>> typed.model, typed.start, typed.wanted
     ('SequenceReader', 'vit.pth', {'num_heads': 3})
 
     Raises:
@@ -157,7 +157,7 @@ def read_typed(arguments: Any) -> TypedArguments:
     found.checkpoint = typed.ckpt_path or named.get("checkpoint")
     found.limits |= {name: value for name in BATCHES if (value := vars(about)[name]) is not None}
     found.places |= {name: value for name in PLACES if (value := vars(about)[f"data.{name}"]) is not None}
-    found.start, found.told = asked.pop("init_from", None), asked
+    found.start, found.wanted = asked.pop("init_from", None), asked
     _check_not_of_data(found)
     return found
 

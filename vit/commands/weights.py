@@ -53,12 +53,12 @@ def _show_or_convert(options: argparse.Namespace) -> None:
     if options.command == "convert":
         check_outputs(_outputs(options.output, options.to), options.overwrite)
     asked = {name: getattr(options, name) for name in ("num_heads", "mlp", "norm_eps")}
-    told: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    wanted: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if options.image_size is not None:
         if len(options.image_size) > 2:
             raise ValueError(f"--image_size {options.image_size} must be one number, or rows and columns")
-        told["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
-    model = load(find_model(options.file), strict=not options.loose, **told)
+        wanted["image_size"] = tuple(options.image_size) if len(options.image_size) == 2 else options.image_size[0]
+    model = load(find_model(options.file), strict=not options.loose, **wanted)
     if options.command == "convert":
         _write(model, options.output, options.to)
     print(printable(str(model.load_report), keep="\n"))

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from vit.data.image_files import DecodedBatch, ImageFiles, collate_readable, name_unreadable, raise_unreadable
 from vit.support.files import cache_folder, replacing, sweep
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 from vit.support.progress import progress
 
 DECODE_BATCH = 256
@@ -76,7 +76,7 @@ def _load(files: ImageFiles, num_workers: int, skip_damaged: bool, *, keep_image
     if not unreadable:
         return images, files
     said = f"left out {len(unreadable):,} of {len(files):,} files:"
-    tell("\n  ".join([said, *name_unreadable(unreadable)]))
+    print_once("\n  ".join([said, *name_unreadable(unreadable)]))
     return images, files.without(unreadable)
 
 

@@ -27,7 +27,7 @@ from vit.support.checks import (
     check_share,
     check_size,
 )
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 from vit.support.printable import list_names
 
 COLOURS = {1: "grey", 3: "colour"}  # of a number of channels
@@ -100,7 +100,7 @@ class LabelledFiles(ImageDataModule, ABC):
         self.num_classes = len(self.class_names)
         for alike in _look_alike(self.class_names):
             names = " and ".join(map(repr, alike))
-            tell(f"note: {names} are {len(alike)} classes here: if they are one, give them the same name")
+            print_once(f"note: {names} are {len(alike)} classes here: if they are one, give them the same name")
         self.unreadable: dict[Path, str] = {}  # filled by ``load_sets``, as are the notes
         self.notes: dict[Path, list[str]] = {}
         self.identical: list[str] = []  # lines about identical images
@@ -119,7 +119,7 @@ class LabelledFiles(ImageDataModule, ABC):
     def read_as(self, in_channels: int) -> None:
         """Read images in the channels that a trained model takes: 3 for colour, 1 for grey."""
         if in_channels != self.in_channels:
-            tell(f"images of {self.root} are read in {COLOURS[in_channels]}, as the model takes them")
+            print_once(f"images of {self.root} are read in {COLOURS[in_channels]}, as the model takes them")
         self.in_channels = in_channels
         self.mean, self.std = (_per_channel(numbers, in_channels) for numbers in self.given)
 
@@ -157,7 +157,7 @@ class LabelledFiles(ImageDataModule, ABC):
     def choose_size(self, found: Survey) -> tuple[int, int]:
         """Return rows and columns of the model's input, if no argument names them."""
         if set(found.sizes) != {found.image_size}:
-            tell(f"image_size {found.image_size}: {found}; --data.image_size overrules")
+            print_once(f"image_size {found.image_size}: {found}; --data.image_size overrules")
         return found.image_size
 
     @property
@@ -196,10 +196,10 @@ class LabelledFiles(ImageDataModule, ABC):
             split: Stage = "val" if stage == "validate" else "test"
             self.sets = {split: self.sets[split]}
         self.inventory = self._take_inventory()
-        tell(str(self.inventory))
+        print_once(str(self.inventory))
         if is_whole:
             count = len(self.sets[split].labels)
-            tell(
+            print_once(
                 f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
                 "also those that the model was trained on, if there are some"
             )
@@ -209,7 +209,7 @@ class LabelledFiles(ImageDataModule, ABC):
             if missing and split == "train":
                 raise ValueError(f"no readable training image of {missing}: add images, or delete the class")
             if missing:
-                tell(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
+                print_once(f"no {split} image of {missing}: add images, or its accuracy stays unknown")
 
     def _take_inventory(self) -> Inventory:
         damaged = {"damaged": [*self.unreadable]} if self.unreadable else {}

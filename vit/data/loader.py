@@ -52,7 +52,7 @@ class BatchLoader(ABC):
         image_size: Rows and columns of an image.
     """
 
-    while_changing: Callable[[], AbstractContextManager] = nullcontext  # around the augmentation of a group
+    augmentation_context: Callable[[], AbstractContextManager] = nullcontext  # around the augmentation of a group
     normalisation: Mapping[str, list[float]] | None = None  # mean and std of the channels, for float images
 
     def __init__(
@@ -84,7 +84,7 @@ class BatchLoader(ABC):
         for (images, labels), mirrored in zip(self.groups(), self._mirrored(start), strict=False):
             key = (self.sampler.seed, self.sampler.epoch, self.sampler.rank, start)
             if self.augment is not None:
-                with seeded(*key), self.while_changing():
+                with seeded(*key), self.augmentation_context():
                     images = self.augment.change(images, self.sampler.epoch, mirrored)
             for number, batch in enumerate(zip(images.split(size), labels.split(size), strict=True)):
                 if self.augment is not None:
@@ -182,7 +182,7 @@ class MemoryLoader(BatchLoader):
 class StreamLoader(BatchLoader):
     """Batches decoded from image files by worker processes; a file that cannot be read is a ValueError."""
 
-    while_changing = staticmethod(one_thread)  # workers decode on the other cores
+    augmentation_context = staticmethod(one_thread)  # workers decode on the other cores
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class StreamLoader(BatchLoader):
             # The workers decode the next group during the training steps of this one.
             prefetch_factor=max(2, math.ceil(self.group_size / num_workers)) if num_workers else None,
             persistent_workers=num_workers > 0,
-            worker_init_fn=partial(outlive_a_signal, is_over),
+            worker_init_fn=partial(ignore_first_sigterm, is_over),
             generator=torch.Generator(),  # else DataLoader draws from the global generator
         )
         if num_workers:
@@ -220,7 +220,7 @@ class StreamLoader(BatchLoader):
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
 
 
-def outlive_a_signal(is_over: ctypes.c_bool, worker: int) -> None:
+def ignore_first_sigterm(is_over: ctypes.c_bool, worker: int) -> None:
     """Keep a worker alive after one SIGTERM and any SIGUSR1, which torchrun and Slurm send to workers, too.
 
     The training stops after its current step, and then ends its workers. A second SIGTERM ends a worker, and so does

@@ -27,7 +27,7 @@ from vit.support.checks import (
     check_share_range,
 )
 from vit.support.class_names import name_classes
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 
 Policy = Literal["none", "randaugment", "trivialaugment"]
 Balance = Literal["none", "sampling", "loss"]
@@ -178,7 +178,7 @@ class ImageDataModule(LightningDataModule):
         if self.folds is not None:
             if "test" in sets:
                 left_out = f"{len(sets['test'].labels):,} test images that the data name"
-                tell(f"{left_out} are left out: the folds are parts of the others")
+                print_once(f"{left_out} are left out: the folds are parts of the others")
             sets = self._take_fold(sets["train"])
         if "val" not in sets and "train" in sets and self.val_fraction > 0:
             kept, held_out = sets["train"].split(self.val_fraction)

@@ -8,7 +8,7 @@ from vit.data.folder import SPLIT_NAMES
 from vit.data.labelled_files import LabelledFiles, LabelledPaths
 from vit.data.module import Stage
 from vit.support.class_names import match_classes
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 from vit.support.printable import list_names, printable
 
 OPTIONAL = ("label", "split", "group")  # columns, beside those of classes
@@ -55,7 +55,7 @@ class ImageTable(LabelledFiles):
         others = [name for name in rows[0][1] if name not in ("file", *OPTIONAL)]
         named = "label" in rows[0][1]
         if named and others:
-            tell(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
+            print_once(f"{self.table}: labels are those of the column label; not read: {', '.join(others)}")
         labels, stages = self._labels_and_stages(rows, None if named else others)
         found = set().union(*labels.values()) if named else set(others)
         self.class_names = match_classes(found, self.known_classes, self.table)
@@ -115,7 +115,9 @@ class ImageTable(LabelledFiles):
         has_one = kinds.pop("one label")
         for kind, files in kinds.items():
             if files and len(has_one) > len(labels) / 2:
-                tell(f"{self.table}: {len(files):,} of {len(labels):,} images have {kind} ({list_names(files, 3)})")
+                print_once(
+                    f"{self.table}: {len(files):,} of {len(labels):,} images have {kind} ({list_names(files, 3)})"
+                )
         return len(has_one) < len(labels)
 
     def _note_group(self, file: str, group: str, place: str) -> None:
@@ -134,7 +136,7 @@ class ImageTable(LabelledFiles):
                     "group belong to one split"
                 )
         if self.groups:
-            tell(f"{self.table}: {len(self.groups):,} images in {len(stage_of):,} groups, which no split divides")
+            print_once(f"{self.table}: {len(self.groups):,} images in {len(stage_of):,} groups, which no split divides")
 
     def _check_classes(self, labels: dict[str, set[str]], stages: dict[str, Stage]) -> None:
         if not self.class_names:

@@ -13,7 +13,7 @@ from vit.data.inventory import inventory_of_folder
 from vit.data.module import ImageDataModule
 from vit.data.search import Found, search
 from vit.support.checks import check_positive_int, check_positive_share
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 
 
 class UnsortedImages(ImageDataModule):
@@ -71,7 +71,7 @@ class UnsortedImages(ImageDataModule):
     def setup(self, stage: str) -> None:
         """Print what is in the folder; files are decoded on access."""
         if self.root.is_dir():
-            tell(str(inventory_of_folder(self.root, self.found)))
+            print_once(str(inventory_of_folder(self.root, self.found)))
 
     def predict_dataloader(self) -> DataLoader:
         """Return batches of (images, their paths, messages about unreadable files and notes on others)."""

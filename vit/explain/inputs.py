@@ -96,10 +96,13 @@ def taken_by(model: nn.Module) -> Taken:
             f"{type(model).__name__} takes photographs that are padded to squares (crop_mode 'border'), which are not "
             "read here: give images as the model takes them, as a tensor"
         )
-    embed, told = getattr(model, "patch_embed", None), settings.get("input_size", (len(settings["mean"]), None, None))
-    size = getattr(embed, "image_size", None) or getattr(embed, "img_size", None) or told[1:]
+    embed, expected = (
+        getattr(model, "patch_embed", None),
+        settings.get("input_size", (len(settings["mean"]), None, None)),
+    )
+    size = getattr(embed, "image_size", None) or getattr(embed, "img_size", None) or expected[1:]
     crop = settings.get("crop_ratio", settings.get("crop_pct")) or 1.0
-    return Taken(getattr(embed, "in_channels", told[0]), tuple(size), crop, settings)
+    return Taken(getattr(embed, "in_channels", expected[0]), tuple(size), crop, settings)
 
 
 def as_images(model: nn.Module, given: Tensor | Given | Sequence[Given], max_pixels: int = MAX_PIXELS) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from einops import pack, rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.attention.mechanisms.base import draw_weights, undecayed_parameters
+from vit.attention.mechanisms.mechanism import draw_weights, undecayed_parameters
 from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import sinusoidal_positions_2d
 from vit.model.vision_transformer import VisionTransformer

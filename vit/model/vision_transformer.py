@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import AttentionName
-from vit.attention.mechanisms.base import draw_weights, set_values, undecayed_parameters
+from vit.attention.mechanisms.mechanism import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead import Group
 from vit.attention.multihead_checks import check_takes_angles
 from vit.model.config import ModelConfig

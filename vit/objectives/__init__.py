@@ -7,7 +7,7 @@ from vit.objectives.mae.objective import MaskedAutoencoder
 from vit.objectives.multilabel.objective import MultilabelClassifier
 from vit.objectives.read.objective import SequenceReader
 from vit.objectives.sigreg.objective import SIGReg
-from vit.training.base import Objective
+from vit.training.objective import Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     objective.__name__: objective

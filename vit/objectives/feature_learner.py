@@ -12,9 +12,9 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse
 from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.neighbours import draw_neighbours
-from vit.training.base import Objective
 from vit.training.description import Picture, Score
 from vit.training.encoder_module import EncoderModule
+from vit.training.objective import Objective
 
 FEATURE_SCORES = (
     Score(
@@ -52,7 +52,7 @@ class FeatureLearner(Objective, EncoderModule):
         super().__init__(num_classes=0, **kwargs)
         self.hparams.pop("num_classes", None)  # users do not choose it
         self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
-        self.has_told_collapse = False
+        self.has_warned_of_collapse = False
 
     @property
     def judged(self) -> VisionTransformer:
@@ -155,8 +155,8 @@ class FeatureLearner(Objective, EncoderModule):
             return
         scores = self.scores()
         print(f"  features: {'; '.join(self.described(scores))}", flush=True)
-        for note in self.notes(scores) if not self.has_told_collapse else ():
-            self.has_told_collapse = True
+        for note in self.notes(scores) if not self.has_warned_of_collapse else ():
+            self.has_warned_of_collapse = True
             print(f"warning: {note}", flush=True)
 
     @classmethod

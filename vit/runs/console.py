@@ -14,11 +14,11 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.data.image_set import ImageSet
+from vit.runs.command_prefix import command_prefix
 from vit.runs.measurements import Measurements
 from vit.runs.parts import part_in_words
-from vit.runs.program import program
 from vit.runs.results import count_parameters, device_name, in_terminal, objective_of, policy_from, read_results
-from vit.runs.splits import LoadedImages, count_images, is_brought, splits_of
+from vit.runs.splits import LoadedImages, count_images, is_users_own, splits_of
 from vit.support.printable import printable
 from vit.training.batch_advice import advise_batch, measure_memory
 from vit.training.description import Score
@@ -113,7 +113,7 @@ def print_plan(trainer: Trainer, pl_module: LightningModule, flop: int) -> None:
 def print_memory(trainer: Trainer, pl_module: LightningModule, batch_size: int) -> None:
     """Print which batches would fit into the memory, judged by what the first step took."""
     device, data = pl_module.device, trainer.datamodule
-    if device.type not in ("cpu", "cuda") or os.name != "posix" or is_brought(data):
+    if device.type not in ("cpu", "cuda") or os.name != "posix" or is_users_own(data):
         return
     activations, stays, total = measure_memory(pl_module, trainer.optimizers, device)
     if device.type == "cuda" and pl_module.hparams.get("patch_drop_until", 1.0) < 1:
@@ -165,7 +165,7 @@ def print_resume(folder: Path) -> None:
     last = folder / "checkpoints" / "last.ckpt"
     if last.exists():
         print(f"results so far: {printable(str(folder / 'results.json'))}")
-        print(f"resume with: {program()} fit --ckpt_path {printable(shlex.quote(str(last)))}", flush=True)
+        print(f"resume with: {command_prefix()} fit --ckpt_path {printable(shlex.quote(str(last)))}", flush=True)
     else:
         print("stopped before the first checkpoint: start again", flush=True)
 

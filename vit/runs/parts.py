@@ -7,7 +7,7 @@ from lightning import Trainer
 from torch import Tensor
 
 from vit.data.split import stratify
-from vit.runs.splits import is_brought
+from vit.runs.splits import is_users_own
 
 SEED = 0
 
@@ -23,7 +23,7 @@ def draw_parts(trainer: Trainer) -> dict[str, dict[str, int]]:
         that stay whole are missing.
     """
     data, parts = trainer.datamodule, {}
-    if is_brought(data):  # Lightning stops the user's own loaders after their first batches
+    if is_users_own(data):  # Lightning stops the user's own loaders after their first batches
         return parts
     for split in ("val", "test"):
         limit = getattr(trainer, f"limit_{split}_batches")

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.model.embedding import to_pair
-from vit.training.base import Objective
 from vit.training.batch_advice import FILLED
 from vit.training.compilation import blocks_of
 from vit.training.freezing import freeze_blocks
+from vit.training.objective import Objective
 
 BATCHES = (4, 5)  # batch sizes that are measured: memory is linear in the batch size
 DTYPES = {

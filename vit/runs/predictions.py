@@ -72,7 +72,7 @@ class PredictionWriter(Callback):
             print(f"{len(rows)} rows of {self.partial} are kept: predicting the other images")
             done = Counter(row["file"] for row in rows)
             files = [str(path) for path in data.files.paths]
-            data.leave_out({file for file in files if _take(done, csv_text(file))})
+            data.leave_out({file for file in files if _remove_one(done, csv_text(file))})
 
     def _kept_rows(self, paths: Sequence[Path]) -> list[dict[str, str]]:
         """Return the complete rows of the partial file whose images are what they were at its start."""
@@ -121,7 +121,7 @@ class PredictionWriter(Callback):
                 f"cannot read any of the {len(self.unreadable):,} image files of {trainer.datamodule.root}, and "
                 f"nothing is predicted; the first: {self.unreadable[0]}"
             )
-        path = next(filter(self._gives, self._names()), None)
+        path = next(filter(self._claim_name, self._names()), None)
         self._release()
         if path is None:
             raise ValueError(f"{self.path} exists since the prediction began: its rows are in {self.partial}")
@@ -143,7 +143,7 @@ class PredictionWriter(Callback):
         with writing(self.partial), self.partial.open(mode, newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self.columns).writerows(rows)
 
-    def _gives(self, path: Path) -> bool:
+    def _claim_name(self, path: Path) -> bool:
         """Give the file a name unless that is taken; with hard links, in one step that a kill cannot split."""
         if self.overwrite:
             self.partial.replace(path)
@@ -188,7 +188,7 @@ def _was_changed(path: Path, start: int) -> bool:
     return any(max(status.st_mtime_ns, status.st_ctime_ns) >= start for status in (path.stat(), path.lstat()))
 
 
-def _take(counted: Counter[str], name: str) -> bool:
+def _remove_one(counted: Counter[str], name: str) -> bool:
     """Take one from a counter, and return whether it was there; two files may have the same name in the table."""
     counted[name] -= 1
     return counted[name] >= 0

@@ -10,15 +10,15 @@ from typing import Any
 
 from vit.glossary import EVERYWHERE, FACTS, RUN
 from vit.objectives import ViTClassifier
+from vit.runs.command_prefix import command_prefix
 from vit.runs.parts import part_in_words
-from vit.runs.program import program
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 from vit.support.plotting import photographs_in
-from vit.training.base import Objective
 from vit.training.description import SPACE, Picture
+from vit.training.objective import Objective
 
 CURVES = Picture("curves", "Training", "Loss, the monitored score and the learning rate over the epochs")
 
@@ -183,7 +183,7 @@ def commands(results: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
 
 
 def _command(subcommand: str, checkpoint: str | Path) -> str:
-    return f"{program()} {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
+    return f"{command_prefix()} {subcommand} --ckpt_path {shlex.quote(str(checkpoint))}"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import os
 
 
-def meet_anew() -> None:
+def use_new_port() -> None:
     """Let processes that torchrun has restarted connect at another port than the first ones.
 
     torchrun's own store outlives a restart. It keeps the addresses of the old processes, which the new ones would try

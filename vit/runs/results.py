@@ -14,8 +14,8 @@ from vit.objectives import DEFAULT, OBJECTIVES
 from vit.runs.measurements import Measurements
 from vit.runs.splits import count_images, splits_of
 from vit.support.files import replacing
-from vit.training.base import Objective
 from vit.training.description import SPACE, Score
+from vit.training.objective import Objective
 
 
 def write_results(
@@ -82,14 +82,14 @@ def known_scores(results: Mapping[str, Any]) -> dict[Score, float]:
 def objective_of(results: Mapping[str, Any]) -> type[Objective]:
     """Return the objective of a run; the default one if the results name none, or a class that is not imported."""
     name = results.get("objective")
-    return OBJECTIVES.get(name) or _brought(name, Objective) or DEFAULT
+    return OBJECTIVES.get(name) or _subclass_named(name, Objective) or DEFAULT
 
 
-def _brought(name: str | None, base: type[Objective]) -> type[Objective] | None:
+def _subclass_named(name: str | None, base: type[Objective]) -> type[Objective] | None:
     """Return the user's own class of this name, if this process has imported it; else None."""
     below = base.__subclasses__()
     return next((cls for cls in below if cls.__name__ == name), None) or next(
-        filter(None, (_brought(name, cls) for cls in below)), None
+        filter(None, (_subclass_named(name, cls) for cls in below)), None
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 
 from vit.data.module import SPLIT, ImageDataModule
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 
 CHANGED = (
     "note: the split has changed since the training, so {} images may include images that the model was trained on: "
@@ -51,7 +51,7 @@ class SameSplit(Callback):
             return
         if changed := [stage for stage in stages if stage in now and now[stage] != before.get(stage)]:
             self.facts["same_split"] = False
-            tell(CHANGED.format(" and ".join(changed)))
+            print_once(CHANGED.format(" and ".join(changed)))
 
 
 def describe_split(data: LightningDataModule | None) -> dict[str, int] | None:

@@ -64,7 +64,7 @@ class LoadedImages:
 
 def splits_of(trainer: Trainer) -> dict[Stage, ImageSet | LoadedImages]:
     """Return the splits of a trainer's data; of a user's own data, those whose loaders the trainer has made."""
-    if not is_brought(trainer.datamodule):
+    if not is_users_own(trainer.datamodule):
         return trainer.datamodule.sets
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
     return {
@@ -79,18 +79,18 @@ def count_images(images: ImageSet | LoadedImages) -> int | None:
     return images.count if isinstance(images, LoadedImages) else len(images.labels)
 
 
-def is_brought(data: Any) -> bool:
+def is_users_own(data: Any) -> bool:
     """Return whether the data are a user's own loaders, in a data module or without one."""
     return data is None or (isinstance(data, LightningDataModule) and not isinstance(data, ImageDataModule))
 
 
 def has_split(data: LightningDataModule, stage: Stage) -> bool:
     """Return whether a data module has a split; our own modules know that after ``setup``."""
-    if not is_brought(data):
+    if not is_users_own(data):
         return stage in data.sets
     return is_overridden(f"{stage}_dataloader", data)
 
 
 def validates(data: LightningDataModule) -> bool:
     """Return whether a data module has validation images, known before ``setup``."""
-    return has_split(data, "val") if is_brought(data) else data.has_validation
+    return has_split(data, "val") if is_users_own(data) else data.has_validation

@@ -14,6 +14,6 @@ except ModuleNotFoundError as error:
 
 
 @rank_zero_only
-def tell(line: str) -> None:
+def print_once(line: str) -> None:
     """Print a line, in the first process only."""
     print(line, flush=True)

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import FSDPModule
 from vit.inference import check_compiler
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
-from vit.support.first_process import tell
+from vit.support.first_process import print_once
 
 LONGEST = 200  # characters of an error of a compiler
 
@@ -28,9 +28,9 @@ def compile_for_training(network: nn.Module, device: torch.device) -> None:
         try:
             check_compiles()
         except ValueError as error:
-            tell(f"the training is not compiled, so its steps take longer: {error}")
+            print_once(f"the training is not compiled, so its steps take longer: {error}")
             return
-    tell("torch.compile compiles the first training step, which takes some 20 seconds")
+    print_once("torch.compile compiles the first training step, which takes some 20 seconds")
     for part in parts:
         part.compile(dynamic=False)  # a program for each number of tokens; with patch_drop there are two
 

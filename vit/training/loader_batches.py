@@ -119,7 +119,7 @@ def _is_far_below_zero(images: Tensor) -> bool:
     return is_asked and images.min().item() < -1
 
 
-class BroughtBatches:
+class UserBatches:
     """Reads the batches of users' own loaders. The first batch of each loader tells whether its images are normalised.
 
     On a CPU, a later batch that contradicts it is refused.

@@ -87,7 +87,7 @@ class TrainingLength:
         """Return what a resumed training needs to continue: the steps of an epoch, and the shift of the count."""
         return {"epoch_steps": self.epoch_steps, "shift": self.shift}
 
-    def go_on(self, before: Mapping[str, float], step: int) -> None:
+    def continue_from(self, before: Mapping[str, float], step: int) -> None:
         """Continue to count after ``step`` steps, if an epoch had another number of steps before.
 
         Half of the epochs are half of the training, whatever the number of processes and the batch size were.

@@ -154,9 +154,9 @@ def _read_grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> 
             )
         return found
     with_prefix, without = _read_side(count - prefix), _read_side(count)
-    told = None if wanted is None else _fit_grid(count, prefix, (p, q), wanted)
-    if told is not None and (with_prefix is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
-        return told
+    fitted = None if wanted is None else _fit_grid(count, prefix, (p, q), wanted)
+    if fitted is not None and (with_prefix is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
+        return fitted
     if with_prefix is None and without is None:
         raise ValueError(
             f"pos_embed has {count} positions, which are no square grid of patches: give the image_size of the "

@@ -15,14 +15,14 @@ from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.sources import Source
 
 # Arguments that tensors do not tell, so the caller may give them.
-TOLD_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
+GIVEN_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 # The same for models of this package alone, whose tensors have timm's names.
-TOLD_OF_OURS = ("attention", "attention_kwargs", "residual", "norm")
+GIVEN_FOR_OUR_MODELS = ("attention", "attention_kwargs", "residual", "norm")
 ASSUMED_BLOCKS = "softmax attention and pre-norm blocks"  # others have the same tensors
 
 
-def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
-    """Return the tensors of another library under our names; ``told`` and ``strict`` are those of ``read_model``."""
+def read_foreign(source: Source, wanted: Mapping[str, Any], strict: bool) -> LoadedWeights:
+    """Return the tensors of another library under our names; ``wanted`` and ``strict`` are those of ``read_model``."""
     detected = detect(source.state)
     if detected is None:
         guess = guess_architecture(source.state)
@@ -37,7 +37,7 @@ def read_foreign(source: Source, told: Mapping[str, Any], strict: bool) -> Loade
     state = reading.state
     check_numbers(state, source.origin)
     report = _report_reading(source, format, prefix, reading, strict)
-    arguments = _read_arguments(source, format, reading, told, report)
+    arguments = _read_arguments(source, format, reading, wanted, report)
     model = outline(arguments, f"{source.origin} ({format.name})")
     expected = model.state_dict()
     if "pos_embed" not in state and not model.pos_embed.requires_grad:
@@ -67,24 +67,24 @@ def _report_reading(source: Source, format: Format, prefix: str, reading: Readin
 
 
 def _read_arguments(
-    source: Source, format: Format, reading: Reading, told: Mapping[str, Any], report: LoadReport
+    source: Source, format: Format, reading: Reading, wanted: Mapping[str, Any], report: LoadReport
 ) -> Arguments:
     """Return all arguments of the model; the report gets those that are assumed."""
-    state, stated = reading.state, reading.told | source.stated
-    tellable = TOLD_BY_CALLER
+    state, stated = reading.state, reading.arguments | source.stated
+    accepted = GIVEN_BY_CALLER
     if format.name == "timm" and not source.stated:
-        tellable += TOLD_OF_OURS
+        accepted += GIVEN_FOR_OUR_MODELS
         if "pos_embed" in state and not state["pos_embed"].any():
-            if "pos_embed" not in told:
+            if "pos_embed" not in wanted:
                 raise ValueError(
                     f"the positions of {source.origin} are all zero, as in a model with rotary positions: tell them, "
                     "by pos_embed='rope', or by pos_embed='learned' if the zeros are meant"
                 )
-            tellable += ("pos_embed",)
-    stated |= {name: told[name] for name in tellable if name in told and name not in stated}
+            accepted += ("pos_embed",)
+    stated |= {name: wanted[name] for name in accepted if name in wanted and name not in stated}
     known = dict(format.defaults) | stated
     try:
-        arguments = DEFAULTS | arguments_of(state, known, told.get("image_size"))
+        arguments = DEFAULTS | arguments_of(state, known, wanted.get("image_size"))
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{source.origin} ({format.name}): {error}") from error
     if arguments["pool"] == "map" and (arguments["class_token"] or arguments["num_registers"]):
@@ -95,15 +95,15 @@ def _read_arguments(
     has_bare_prefix = arguments["no_embed_class"] and "no_embed_class" not in known and "pos_embed" in state
     assumed = {
         # Positions of a square grid may also be those of an oblong grid and the class token: 4 x 4 = 3 x 5 + 1.
-        "image_size": has_bare_prefix and "image_size" not in {*known, *told},
-        "pool": "pool" not in {*stated, *told} and not _tells_pool(format, arguments),
+        "image_size": has_bare_prefix and "image_size" not in {*known, *wanted},
+        "pool": "pool" not in {*stated, *wanted} and not _tensors_fix_pool(format, arguments),
         "num_heads": "num_heads" not in known and "blocks.0.attn.q_norm.weight" not in state,
         # The defaults of a family are guesses, as its files differ.
         "mlp": "mlp" not in stated,
         "norm_eps": "norm_eps" not in stated,
     }
     report.assumed += [f"{name} {arguments[name]}" for name, is_assumed in assumed.items() if is_assumed]
-    if format.name == "timm" and not source.stated and not told.keys() & {"attention", "norm"}:
+    if format.name == "timm" and not source.stated and not wanted.keys() & {"attention", "norm"}:
         report.assumed.append(ASSUMED_BLOCKS)
     if assumed["num_heads"]:
         warnings.warn(
@@ -114,7 +114,7 @@ def _read_arguments(
     return arguments
 
 
-def _tells_pool(format: Format, arguments: Arguments) -> bool:
+def _tensors_fix_pool(format: Format, arguments: Arguments) -> bool:
     """Return whether the tensors tell the pooling; heads on the class token and on the mean have the same tensors."""
     if arguments["pool"] == "map":  # it has weights of its own
         return True

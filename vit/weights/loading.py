@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vit.model.vision_transformer import VisionTransformer
 from vit.weights.architecture import DEFAULTS, build
 from vit.weights.data_description import describe_data
-from vit.weights.foreign import TOLD_BY_CALLER, read_foreign
+from vit.weights.foreign import GIVEN_BY_CALLER, read_foreign
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
@@ -108,10 +108,10 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
     Raises:
         ValueError: If the source holds no model, or one of another architecture.
     """
-    told = {name: model.config[name] for name in ("num_heads", "image_size", "pos_embed")}
+    wanted = {name: model.config[name] for name in ("num_heads", "image_size", "pos_embed")}
     # If an argument of the model is not the default, it decides what the tensors leave open.
-    told |= {name: model.config[name] for name in TOLD_BY_CALLER if model.config[name] != DEFAULTS[name]}
-    trained = read_model(source, told)
+    wanted |= {name: model.config[name] for name in GIVEN_BY_CALLER if model.config[name] != DEFAULTS[name]}
+    trained = read_model(source, wanted)
     if not trained.is_whole:
         trained = _embedded_by(model, trained)
     theirs = trained.data.get("class_names")
@@ -122,12 +122,12 @@ def start_from(model: VisionTransformer, source: WeightsSource, class_names: Seq
     return trained.report
 
 
-def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = True) -> LoadedWeights:
+def read_model(source: WeightsSource, wanted: Mapping[str, Any], strict: bool = True) -> LoadedWeights:
     """Return trained tensors under our names, checked against the arguments of their model.
 
     Args:
         source: What ``load`` takes.
-        told: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
+        wanted: Arguments of the model that is wanted; those that tensors do not tell are taken from here.
         strict: Whether a tensor of another library without a place, or a missing one, is an error.
 
     Raises:
@@ -136,21 +136,21 @@ def read_model(source: WeightsSource, told: Mapping[str, Any], strict: bool = Tr
     if isinstance(source, VisionTransformer):
         return read_own_model(source)
     if isinstance(source, nn.Module):
-        return read_foreign(read_module(source), told, strict)
+        return read_foreign(read_module(source), wanted, strict)
     if isinstance(source, Mapping):
-        return _read_tensors(source, "the state dict", told, strict)
+        return _read_tensors(source, "the state dict", wanted, strict)
     if is_name_of_timm(source):
-        return read_foreign(read_timm(str(source).removeprefix(OF_TIMM), str(source)), told, strict)
+        return read_foreign(read_timm(str(source).removeprefix(OF_TIMM), str(source)), wanted, strict)
     path = Path(__file__).with_name(f"{source}.safetensors") if source in PACKAGED else Path(source)
     if path.is_dir() and path.suffix != ".ckpt" and not is_distributed(path):
         folder = read_folder(path)
         if folder.config is not None:
             return read_described(folder.state, folder.config, folder.data, folder.origin)
-        return read_foreign(folder, told, strict)
+        return read_foreign(folder, wanted, strict)
     contents, metadata = read_file(path)
     if is_own_file(contents, metadata, path):
         return read_own_file(contents, metadata, path, str(source))
-    return _read_tensors(contents, str(path), told, strict)
+    return _read_tensors(contents, str(path), wanted, strict)
 
 
 def _embedded_by(model: VisionTransformer, blocks: LoadedWeights) -> LoadedWeights:
@@ -167,7 +167,7 @@ def is_name_of_timm(source: Any) -> bool:
     return str(source).startswith(OF_TIMM)
 
 
-def _read_tensors(contents: Any, origin: str, told: Mapping[str, Any], strict: bool) -> LoadedWeights:
+def _read_tensors(contents: Any, origin: str, wanted: Mapping[str, Any], strict: bool) -> LoadedWeights:
     """Return a model of this package if a config comes with the tensors, else one of another library."""
     state = find_tensors(contents, origin)
-    return read_state_dict(contents, state, origin) or read_foreign(Source(state, origin), told, strict)
+    return read_state_dict(contents, state, origin) or read_foreign(Source(state, origin), wanted, strict)

@@ -132,8 +132,8 @@ def _check_read_again(arguments: Arguments, library: Format, written: State) -> 
             reason = f"has no {', '.join(foreign)}, which this model has"
         raise ValueError(f"{library.name} {reason}: save the model in format 'vit'")
     reading = library.read(written, detected[1])
-    stated = dict(library.defaults) | reading.told
-    stated |= {name: arguments[name] for name in ("image_size", "num_heads", *library.told_elsewhere)}
+    stated = dict(library.defaults) | reading.arguments
+    stated |= {name: arguments[name] for name in ("image_size", "num_heads", *library.from_config)}
     found = DEFAULTS | arguments_of(reading.state, stated)
     if not arguments["num_classes"] and {found["pool"], arguments["pool"]} <= {"cls", "mean", "cls+mean"}:
         found["pool"] = arguments["pool"]  # without a head, it is the caller's choice

@@ -33,12 +33,12 @@ MOST_JSON = 2**24  # bytes of a config
 OWN_CONFIG = {"embed_dim", "depth", "num_heads", "patch_size"}  # a config.json with these is of a VisionTransformer
 POOLS = {theirs: ours for ours, theirs in timm_config.POOLS.items()}
 # Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
-TOLD_BY_TENSORS = {
+READ_FROM_TENSORS = {
     *("embed_dim", "depth", "patch_size", "in_chans", "num_classes", "mlp_ratio", "qkv_bias", "qk_norm", "class_token"),
     *("no_embed_class", "reg_tokens", "init_values", "pre_norm", "fc_norm", "dynamic_img_size", "weight_init"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
 }
-TOLD_BY_ARCHITECTURE = ("num_heads", "mlp", "norm_eps")
+READ_FROM_ARCHITECTURE = ("num_heads", "mlp", "norm_eps")
 READ = {"num_heads", "img_size", "global_pool", "act_layer"}  # further ones that are read
 # Settings of timm's rotary positions that the backbone has, and no others.
 ROTARY_OF_TIMM = {
@@ -128,7 +128,7 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
     name, changed = str(config.get("architecture", "")), config.get("model_args") or {}
     if foreign := OTHER_KINDS.search(name):
         raise ValueError(f"architecture {name!r} is of timm's {foreign[0]} models, which the backbone does not build")
-    unread = sorted(changed.keys() - READ - TOLD_BY_TENSORS)
+    unread = sorted(changed.keys() - READ - READ_FROM_TENSORS)
     if unread:
         raise ValueError(
             f"model_args has {unread[0]} {changed[unread[0]]!r}, which only timm can build: load it with timm, and "
@@ -136,7 +136,7 @@ def _read_config_of_timm(config: dict[str, Any], state: State) -> Arguments:
         )
     stated: Arguments = {}
     if name in PRESETS:
-        stated |= {told: (DEFAULTS | PRESETS[name])[told] for told in TOLD_BY_ARCHITECTURE}
+        stated |= {each: (DEFAULTS | PRESETS[name])[each] for each in READ_FROM_ARCHITECTURE}
     elif name:
         stated |= _read_architecture_of_timm(name, state)
     if "quickgelu" in name:
@@ -179,9 +179,9 @@ def _read_architecture_of_timm(name: str, state: State) -> Arguments:
     if hasattr(model, "blocks"):
         _check_blocks_of_timm(model)
     try:
-        told = _read_module_of_timm(model)
+        module = _read_module_of_timm(model)
         same_width = model.embed_dim == len(state["patch_embed.proj.weight"])
-        return {name: told[name] for name in TOLD_BY_ARCHITECTURE} if same_width else {}
+        return {name: module[name] for name in READ_FROM_ARCHITECTURE} if same_width else {}
     except (AttributeError, KeyError, ValueError):  # such as a pooling that model_args replaces
         return {}
 

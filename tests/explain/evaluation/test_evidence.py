@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.architectures import Unread
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from tests.explain.evaluation.by_hand import planted, shortcut
 from vit import VisionTransformer
 from vit.explain.evaluation import permuted_attention, uniform_attention

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit import VisionTransformer
 from vit.explain.evaluation.faithfulness import STEPS, gini, random_if_equal, removal_curves, saco
 from vit.explain.maps.subject import Subject

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS, made, randomised
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject
 

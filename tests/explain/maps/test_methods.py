@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import vit.explain
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.explain import CLASS_AGNOSTIC, CONTROLS, METHODS, capture_attention, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.subject import Subject

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
-from tests.capture.around import Around
+from tests.capture.wrapped_model import Around
 from vit.explain import PatchToken, explain
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.maps.methods import signed_map

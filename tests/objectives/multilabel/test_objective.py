@@ -16,7 +16,7 @@ from vit.data import Digits
 from vit.data.module import ImageDataModule, ImageSet
 from vit.objectives import MultilabelClassifier
 from vit.runs.tested_images import read_rows
-from vit.training.loader_batches import BroughtBatches
+from vit.training.loader_batches import UserBatches
 
 NAMES = ["even", "large", "round"]
 SIZES = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -169,7 +169,7 @@ def test_labels_outside_of_0_to_1_are_refused_in_training():
     module, data = MultilabelClassifier(num_classes=2, **SIZES), Signs(val_fraction=0, batch_size=4)
     answer = r"a label is -1, and labels of several classes are 0 and 1, or shares between: turn -1 into 0, and leave"
     with pytest.raises(ValueError, match=answer):
-        BroughtBatches().read((torch.rand(2, 1, 8, 8), torch.tensor([[1, -1], [-1, 1]])), module)
+        UserBatches().read((torch.rand(2, 1, 8, 8), torch.tensor([[1, -1], [-1, 1]])), module)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar"), False)
     with pytest.raises(ValueError, match=answer):
         Trainer(**quiet, max_steps=1, accelerator="cpu").fit(module, data)

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from vit.attention.mechanisms.base import Mechanism, build
 from vit.attention.mechanisms.chunked import ChunkedAttention
 from vit.attention.mechanisms.convolution import ConvolutionAttention
 from vit.attention.mechanisms.differential import DifferentialAttention
@@ -10,6 +9,7 @@ from vit.attention.mechanisms.gated import GatedAttention
 from vit.attention.mechanisms.linear import LinearAttention, RandomFeatureAttention
 from vit.attention.mechanisms.local import NeighborhoodAttention, WindowAttention
 from vit.attention.mechanisms.lowrank import LinformerAttention, NystromAttention
+from vit.attention.mechanisms.mechanism import Mechanism, build
 from vit.attention.mechanisms.positional import PositionalAttention
 from vit.attention.mechanisms.recurrent import RecurrentAttention
 from vit.attention.mechanisms.routed import RoutedAttention

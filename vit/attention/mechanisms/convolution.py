@@ -12,8 +12,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits, check_qkv, shifted_sum
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.grid import Grid, check_odd, prefix_length
+from vit.attention.mechanisms.mechanism import Mechanism
 
 
 class ConvolutionAttention(Mechanism):

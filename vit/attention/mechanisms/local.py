@@ -17,8 +17,8 @@ from einops import rearrange, repeat
 from torch import Tensor
 
 from vit.attention.functional import attention_weights, causal_mask, check_qkv
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.grid import Grid, check_odd, prefix_length, with_prefix
+from vit.attention.mechanisms.mechanism import Mechanism
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_positive_int
 

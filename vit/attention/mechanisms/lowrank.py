@@ -12,9 +12,9 @@ from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights, check_qkv
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.float32 import in_float32
 from vit.attention.mechanisms.grid import Grid, prefix_length
+from vit.attention.mechanisms.mechanism import Mechanism
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_positive_int
 

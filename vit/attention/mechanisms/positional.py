@@ -12,8 +12,8 @@ from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits, check_qkv
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.grid import Grid, prefix_length
+from vit.attention.mechanisms.mechanism import Mechanism
 
 
 class PositionalAttention(Mechanism):

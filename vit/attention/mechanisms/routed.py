@@ -10,7 +10,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights, check_qkv
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.mechanism import Mechanism
 from vit.attention.mechanisms.softmax import attend
 from vit.support.checks import check_choice, check_positive_int
 from vit.support.precision import at_least_float32

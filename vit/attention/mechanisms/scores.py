@@ -10,7 +10,7 @@ from einops import einsum, repeat
 from torch import Tensor, nn
 
 from vit.attention.functional import additive_logits, attention_weights, masked_softmax
-from vit.attention.mechanisms.base import set_values
+from vit.attention.mechanisms.mechanism import set_values
 from vit.attention.mechanisms.softmax import DenseAttention, attend
 
 

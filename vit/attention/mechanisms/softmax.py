@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.attention.functional import attention_weights, check_qkv, scaled_dot_product_attention, softmax_mask
-from vit.attention.mechanisms.base import Mechanism
+from vit.attention.mechanisms.mechanism import Mechanism
 
 # Measured on 2 CPU cores with avx512_bf16: in bf16, the backward pass of the fused CPU kernel takes 3 to 6 times as
 # long as explicit matrix products up to about 4,096 keys; without gradients the explicit form is faster up to about

@@ -18,8 +18,8 @@ from vit.attention.functional import (
     softmax_mask,
     softmax_or_zeros,
 )
-from vit.attention.mechanisms.base import Mechanism
 from vit.attention.mechanisms.grid import Grid, prefix_length, with_prefix
+from vit.attention.mechanisms.mechanism import Mechanism
 from vit.attention.mechanisms.softmax import DenseAttention, attend
 from vit.support.checks import check_positive_int
 

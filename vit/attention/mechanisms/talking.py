@@ -8,7 +8,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits, masked_softmax
-from vit.attention.mechanisms.base import set_values
+from vit.attention.mechanisms.mechanism import set_values
 from vit.attention.mechanisms.softmax import DenseAttention
 
 

@@ -53,8 +53,8 @@ def draw_adversarial(
             sheet.show(overlaid[row], row, column, result.anatomy.grid, cells)
         predicted = result.probabilities_before[row].argmax()
         for column, probabilities in enumerate((result.probabilities_before, result.probabilities_after), start=1):
-            told = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
+            text = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
             if column == 2:
-                told += f"\ndivergence {result.divergence[row]:.2f}\nof at most 0.69 nats"
-            sheet.write_below(row, column, told)
+                text += f"\ndivergence {result.divergence[row]:.2f}\nof at most 0.69 nats"
+            sheet.write_below(row, column, text)
     sheet.save(path)

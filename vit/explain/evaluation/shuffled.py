@@ -13,7 +13,7 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import keep_for_copy
+from vit.capture.alone import share_head_order
 from vit.capture.anatomy import Anatomy, ContradictionError
 from vit.capture.logits import logits_of
 from vit.explain.maps import Subject, signed_map
@@ -128,7 +128,7 @@ def _anatomy(subject: Subject) -> Anatomy | None:
 def _copied(subject: Subject) -> tuple[nn.Module, Anatomy | None]:
     """Copy a model together with its anatomy, whose places are modules of the model."""
     model, anatomy = copy.deepcopy((subject.model, _anatomy(subject)))
-    keep_for_copy(subject.model, model)
+    share_head_order(subject.model, model)
     return model, anatomy
 
 

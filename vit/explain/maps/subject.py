@@ -90,13 +90,13 @@ class Subject:
         """Share of each token in the logits of each image, (B, N), as in ``Anatomy.readout``."""
         self.check_reads_last()
         anatomy, fixed = self.anatomy, self.anatomy.readout
-        if anatomy.pooled or (len(self.images) <= 2 and not anatomy.weighs_anew):
+        if anatomy.pooled or (len(self.images) <= 2 and not anatomy.readout_varies):
             return repeat(fixed, "n -> b n", b=len(self.images))
         shares = anatomy.reading.shares(self.model, self.images)
         if ((shares > 0) != (fixed > 0)).any():
             raise anatomy.varying_readout_error()
         moved = (shares - fixed).abs().max()
-        return shares if anatomy.weighs_anew or moved > VARIES * shares.max() else fixed.expand_as(shares)
+        return shares if anatomy.readout_varies or moved > VARIES * shares.max() else fixed.expand_as(shares)
 
     @cached_property
     def score_readout(self) -> Tensor:

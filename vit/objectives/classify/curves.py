@@ -68,14 +68,14 @@ def youden_threshold(probabilities: Tensor, is_positive: Tensor) -> float | None
         return None
     false_positives, true_positives, thresholds = binary_roc(probabilities, is_positive.long())
     # The first point, above all probabilities, is no threshold between two of them.
-    return float(between(probabilities, thresholds[1:][(true_positives - false_positives)[1:].argmax()]))
+    return float(threshold_between(probabilities, thresholds[1:][(true_positives - false_positives)[1:].argmax()]))
 
 
-def between(probabilities: Tensor, lowest: Tensor) -> Tensor:
+def threshold_between(probabilities: Tensor, lowest: Tensor) -> Tensor:
     """Return the middle of the lowest positive probability and the next one below it, a threshold far from both.
 
     >>> import torch
-    >>> between(torch.tensor([0.1, 0.25, 0.5, 0.9]), torch.tensor(0.5))
+    >>> threshold_between(torch.tensor([0.1, 0.25, 0.5, 0.9]), torch.tensor(0.5))
     tensor(0.3750)
     """
     below = probabilities[probabilities < lowest]

@@ -27,10 +27,10 @@ from vit.objectives.classify.tables import (
 from vit.objectives.image_rows import places_in_evaluation
 from vit.support.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.support.class_names import name_classes
-from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table
 from vit.training.encoder_module import EncoderModule
 from vit.training.freezing import freeze_blocks
+from vit.training.objective import Objective
 from vit.weights import start_from
 
 CURVES = Picture(
@@ -195,9 +195,9 @@ class ViTClassifier(Objective, EncoderModule):
         """Classify images, uint8 or float in [0, 1]: (B, C, H, W) -> (B, num_classes)."""
         return self.network(self.normalise(images))
 
-    def shares(self) -> dict[str, bool]:
+    def relative_settings(self) -> dict[str, bool]:
         """Return the settings that are a share of the training, and whether each is in use."""
-        return super().shares() | {"patch_drop_until": self.hparams.patch_drop_until < 1}
+        return super().relative_settings() | {"patch_drop_until": self.hparams.patch_drop_until < 1}
 
     def on_train_start(self) -> None:
         """Start the schedule, and take the weights of the classes from the data."""

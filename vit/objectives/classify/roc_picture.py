@@ -16,7 +16,7 @@ from vit.support.plotting import GREY, SERIES, drawable, plain_text, plot_style,
 MOST_COLOURED = 12  # classes with a colour and a name; of more, only those of the lowest areas have them
 LOWEST = 5
 NAME_LETTERS = 24
-MOST_TOLD = 2  # classes without a curve that the title names
+MOST_NAMED = 2  # classes without a curve that the title names
 GRID = np.linspace(0, 1, 501)  # of the mean curves
 
 
@@ -77,7 +77,7 @@ def _without_curve(shown: Sequence[int], drawn: Mapping[int, Any], scores: Mappi
     if not without:
         return ""
     with drawable(without) as names:
-        named = ", ".join(trim_names(names, NAME_LETTERS)) if len(names) <= MOST_TOLD else f"{len(names)} classes"
+        named = ", ".join(trim_names(names, NAME_LETTERS)) if len(names) <= MOST_NAMED else f"{len(names)} classes"
     return f"; no curve of {named}, as none or all of the images show it"
 
 

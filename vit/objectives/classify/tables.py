@@ -80,7 +80,7 @@ def class_table(scores: Mapping[str, Any], split: str | None, corner: str, share
     rows = [
         (
             row["name"],
-            *(limit(row[name]) if name == "threshold" else tenths(row[name]) for name in shares),
+            *(shown_threshold(row[name]) if name == "threshold" else tenths(row[name]) for name in shares),
             *(thousandths(row[name]) for name in areas),
             f"{row['support']:,}",
         )
@@ -115,10 +115,10 @@ def thousandths(area: float | None) -> str:
     return NONE if area is None else f"{area:.3f}"
 
 
-def limit(share: float | None) -> str:
+def shown_threshold(share: float | None) -> str:
     """Return a share in percent with one decimal, or more where one decimal would be 0 or 100.
 
-    >>> limit(0.375), limit(0.0003), limit(0.99985)
+    >>> shown_threshold(0.375), shown_threshold(0.0003), shown_threshold(0.99985)
     ('37.5', '0.03', '99.985')
     """
     if share is None or 0.001 <= share <= 0.999:
@@ -132,7 +132,7 @@ def threshold_table(scores: Mapping[str, Any], split: str | None) -> list[Table]
     if not found:
         return []
     shares = [(name, tenths(found[name])) for name in ("sensitivity", "specificity", "precision")]
-    header = (f"P({found['class']}) of at least {limit(found['value'])} %", f"{split} images, %")
+    header = (f"P({found['class']}) of at least {shown_threshold(found['value'])} %", f"{split} images, %")
     return [Table(f"Threshold of {found['class']}, chosen on validation images", header, shares)]
 
 

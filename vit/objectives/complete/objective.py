@@ -25,9 +25,9 @@ from vit.objectives.complete.palette import learn_palette, quantise, resize_imag
 from vit.objectives.complete.pictures import draw_completions
 from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.support.checks import check_choice, check_positive_int, check_size
-from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table
 from vit.training.flop import forward_flop
+from vit.training.objective import Objective
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 

@@ -153,9 +153,9 @@ class DINO(ViewLearner):
         remaining = (1 + math.cos(math.pi * self.progress)) / 2
         return 1 - (1 - self.hparams.teacher_decay) * remaining
 
-    def shares(self) -> dict[str, bool]:
+    def relative_settings(self) -> dict[str, bool]:
         """Return the settings that are a share of the training, and whether each is in use."""
-        return super().shares() | {"teacher_decay": True}
+        return super().relative_settings() | {"teacher_decay": True}
 
     def new_evaluation(self) -> DistillationEvaluation:
         """Return an evaluation of no images."""

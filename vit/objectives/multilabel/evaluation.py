@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import (
     binary_precision_recall_curve,
 )
 
-from vit.objectives.classify.curves import areas, between
+from vit.objectives.classify.curves import areas, threshold_between
 from vit.objectives.classify.evaluation import MISTAKES
 from vit.objectives.image_rows import PADDING, ImageRows
 from vit.support.precision import most_precise
@@ -155,7 +155,7 @@ class MultilabelEvaluation:
                 self.probabilities[:, number], self.targets[:, number].long()
             )
             f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
-            best[number] = between(self.probabilities[:, number], thresholds[f1[: len(thresholds)].argmax()])
+            best[number] = threshold_between(self.probabilities[:, number], thresholds[f1[: len(thresholds)].argmax()])
         return best
 
     def scores(self, class_names: Sequence[str]) -> dict[str, Any]:

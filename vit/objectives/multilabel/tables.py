@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from vit.objectives.classify.evaluation import BEST, MISTAKES
-from vit.objectives.classify.tables import SHARES, end_of, files_title, limit, probability_rows
+from vit.objectives.classify.tables import SHARES, end_of, files_title, probability_rows, shown_threshold
 from vit.training.description import Table
 
 CLASS_SHARES = {"average_precision": "average precision, %", **SHARES, "threshold": "threshold, %"}
@@ -56,7 +56,13 @@ def mistakes_table(rows: Sequence[Mapping[str, str]], scores: Mapping[str, Any])
             threshold = np.float32(known["threshold"])
             if (probability >= threshold) != (name in true):
                 shown = "is there" if name in true else "is not there"
-                cells = (end_of(row["file"]), name, limit(float(probability)), limit(float(threshold)), shown)
+                cells = (
+                    end_of(row["file"]),
+                    name,
+                    shown_threshold(float(probability)),
+                    shown_threshold(float(threshold)),
+                    shown,
+                )
                 found.append((abs(probability - threshold), cells))
     worst = [cells for _, cells in sorted(found, key=lambda row: -row[0])[:MISTAKES]]
     title = files_title(len(worst), len(found), "wrong labels")

@@ -20,10 +20,10 @@ from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.read.evaluation import IGNORED, TextEvaluation, next_tokens
 from vit.objectives.read.pictures import draw_texts
 from vit.support.checks import check_positive_int, check_share
-from vit.training.base import Objective
 from vit.training.description import Picture, Score, Table, tenths
 from vit.training.encoder_module import EncoderModule
 from vit.training.flop import forward_flop
+from vit.training.objective import Objective
 from vit.training.optimizer import Optimizer
 from vit.training.schedule import Decay
 

@@ -46,6 +46,6 @@ DINOV2 = Format(
     before_reading=_drop_chunks,
     after_reading=fold_class_position,
     before_writing=unfold_class_position,
-    told_by_tensors=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
+    read_from_tensors=lambda state: {"pos_embed_interpolation": "bicubic" if "register_tokens" in state else "dinov2"},
     data=IMAGENET,
 )

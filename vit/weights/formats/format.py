@@ -52,14 +52,14 @@ class Reading:
         known: Names there of the tensors that were read or have no use.
         folded: Names here of those that were computed from several.
         zeros: Names here of biases that are missing there, and zero.
-        told: Arguments of the model that the tensors there tell.
+        arguments: Arguments of the model that the tensors there tell.
     """
 
     state: State
     known: set[str]
     folded: set[str]
     zeros: set[str]
-    told: Arguments
+    arguments: Arguments
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Format:
         pools: What the heads of these models read, as in ``VisionTransformer``.
         defaults: Arguments of the model that the tensors do not tell.
         data: Mean and standard deviation of the pixels that these models expect; empty if they differ.
-        told_elsewhere: Arguments that a config or the model's name tells there, but neither tensors nor format.
+        from_config: Arguments that a config or the model's name tells there, but neither tensors nor format.
         requires: Arguments that every model has there, given those of ours.
-        told_by_tensors: Further arguments, read from the tensors there.
+        read_from_tensors: Further arguments, read from the tensors there.
         before_reading: Changes a state dict before it is read.
         after_reading: Changes our tensors after reading, such as one that is computed from several of theirs.
         before_writing: The reverse of ``after_reading``.
@@ -97,9 +97,9 @@ class Format:
     pools: tuple[str, ...] = ("cls",)
     defaults: Arguments = field(default_factory=dict)
     data: Mapping[str, list[float]] = field(default_factory=dict)
-    told_elsewhere: tuple[str, ...] = ("mlp", "norm_eps")
+    from_config: tuple[str, ...] = ("mlp", "norm_eps")
     requires: Callable[[Arguments], Arguments] = _nothing
-    told_by_tensors: Callable[[State], Arguments] = _nothing
+    read_from_tensors: Callable[[State], Arguments] = _nothing
     before_reading: Callable[[State], State] = _unchanged
     after_reading: Callable[[State], State] = _unchanged
     before_writing: Callable[[State], State] = _unchanged
@@ -140,7 +140,7 @@ class Format:
         zeros = {name: weight.new_zeros(weight.shape[0]) for name, weight in weights.items() if weight is not None}
         ours = self.after_reading(found | zeros)
         folded = {name for name in ours if name not in zeros and ours[name] is not found.get(name)}
-        return Reading(ours, known, folded, set(zeros), self.told_by_tensors(opened))
+        return Reading(ours, known, folded, set(zeros), self.read_from_tensors(opened))
 
     def _is_of_block(self, name: str) -> bool:
         theirs = {their for rule in self.rules if "{i}" in rule.ours for their in rule.theirs if their}

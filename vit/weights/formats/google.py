@@ -82,9 +82,9 @@ GOOGLE = Format(
     needs=("embedding/kernel", "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"),
     # Google trains with flax's GELU, which is the approximation by tanh.
     defaults={"mlp": "gelu_tanh", "pos_embed_interpolation": "google"},
-    told_elsewhere=(),
+    from_config=(),
     requires=lambda _: {"qkv_bias": True},
-    told_by_tensors=_read_heads,
+    read_from_tensors=_read_heads,
     data=HALVES,
 )
 BIG_VISION = replace(

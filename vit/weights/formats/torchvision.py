@@ -32,7 +32,7 @@ TORCHVISION = Format(
     ),
     needs=("conv_proj.weight", "encoder.pos_embedding", "class_token"),
     defaults={"pos_embed_interpolation": "torchvision"},
-    told_elsewhere=(),
+    from_config=(),
     requires=lambda arguments: {
         "no_embed_class": False,
         "qkv_bias": True,

@@ -64,7 +64,7 @@ DEIT = replace(
     needs=(PATCHES, "embeddings.distillation_token"),
     lacks=(),
     outside=r"(cls_|distillation_)?classifier\..*",
-    told_by_tensors=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
+    read_from_tensors=lambda state: {"pool": "cls" if "classifier.weight" in state else "cls+dist"},
     unused=r"pooler\..*|embeddings\.mask_token",
     pools=("cls+dist",),
     defaults=VIT.defaults | {"pool": "cls+dist"},
@@ -105,7 +105,7 @@ DINOV2 = Format(
     },
     data=IMAGENET,
     # With registers, the model resizes as timm does.
-    told_by_tensors=lambda state: {
+    read_from_tensors=lambda state: {
         "pos_embed_interpolation": "bicubic" if "embeddings.register_tokens" in state else "transformers"
     },
     after_reading=fold_class_position,

@@ -43,10 +43,10 @@ def arguments_in(config: dict[str, Any]) -> Arguments:
         raise ValueError(
             f"rope_theta {theta!r} is not {ROTARY_THETA:g}, which the rotary positions of the backbone have"
         )
-    told: Arguments = {ours: config.get(theirs) for ours, theirs in NAMES.items()}
-    told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    told["mlp"] = "swiglu" if gated else ACTIVATIONS.get(activation)
-    return {name: value for name, value in told.items() if value is not None}
+    arguments: Arguments = {ours: config.get(theirs) for ours, theirs in NAMES.items()}
+    arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+    arguments["mlp"] = "swiglu" if gated else ACTIVATIONS.get(activation)
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def config_of(arguments: Arguments, format: Format, class_names: list[str] | None) -> dict[str, Any]:

@@ -6,6 +6,6 @@ from pathlib import Path
 SCRIPT, INSTALLED = "train.py", "vit-attention"
 
 
-def program() -> str:
+def command_prefix() -> str:
     """Return what stands before ``fit`` in a command that this process prints: a wheel has no script."""
     return f"python {SCRIPT}" if Path(sys.argv[0]).name == SCRIPT else INSTALLED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.runs.program import program
+from vit.runs.command_prefix import command_prefix
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from vit.runs.program import program
 )
 def test_a_printed_command_begins_as_the_one_that_was_typed(monkeypatch, started, typed):
     monkeypatch.setattr("sys.argv", [started, "fit"])
-    assert program() == typed
+    assert command_prefix() == typed

@@ -19,7 +19,7 @@ from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import remedy_of_misfit
 from vit.training.kept_memory import keep_freed_memory
-from vit.training.loader_batches import BroughtBatches
+from vit.training.loader_batches import UserBatches
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, ProgressSchedule, TrainingLength, learning_rate_factor
 from vit.weights import check_same_tensors
@@ -99,7 +99,7 @@ class Objective(LightningModule, ABC):
         self.length_before: Mapping[str, float] | None = None  # of a resumed training
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
-        self.brought = BroughtBatches()
+        self.user_batches = UserBatches()
 
     def check_hyperparameters(self) -> None:
         """Check the hyper-parameters of the training."""
@@ -173,7 +173,7 @@ class Objective(LightningModule, ABC):
         """Share of the patches that is dropped at present."""
         return 0.0
 
-    def shares(self) -> dict[str, bool]:
+    def relative_settings(self) -> dict[str, bool]:
         """Return the settings that are measured as a share of the training, and whether each is in use."""
         hp = self.hparams
         return {
@@ -236,21 +236,21 @@ class Objective(LightningModule, ABC):
         self.length = TrainingLength(self.trainer)
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
         if self.length_before is not None and self.trainer.global_step:
-            self.length.go_on(self.length_before, self.trainer.global_step)
-        self.length.check_end([name for name, is_used in self.shares().items() if is_used])
+            self.length.continue_from(self.length_before, self.trainer.global_step)
+        self.length.check_end([name for name, is_used in self.relative_settings().items() if is_used])
         self._update_progress()
         if self.schedule is not None:
             self.schedule.restore_settings(self.hparams.lr)
-        self.brought.is_first = True
+        self.user_batches.is_first = True
         self._reset_loss()
 
     def on_predict_start(self) -> None:
         """Let the first batch tell whether images are normalised."""
-        self.brought.is_first = True
+        self.user_batches.is_first = True
 
     def _apply_batch_transfer_handler(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Convert batches of other loaders. Not in on_after_batch_transfer, which a data module may override."""
-        return self.brought.take(super()._apply_batch_transfer_handler(batch, *args, **kwargs), self)
+        return self.user_batches.take(super()._apply_batch_transfer_handler(batch, *args, **kwargs), self)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
         """End an epoch without batches, which Lightning starts after a resume from the end of an epoch."""
@@ -296,7 +296,7 @@ class Objective(LightningModule, ABC):
 
     def on_validation_epoch_start(self) -> None:
         """Start an evaluation."""
-        self.brought.is_first = True
+        self.user_batches.is_first = True
         self.evaluation = self.new_evaluation()
 
     def on_validation_epoch_end(self) -> None:
@@ -362,7 +362,7 @@ class Objective(LightningModule, ABC):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the class, for the command line, and the encoder's arguments, for ``vit.load``."""
-        checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.brought.normalised}
+        checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.user_batches.normalised}
         if self.length is not None:
             checkpoint["length"] = self.length.state_dict()
         if self.encoder is not None:
@@ -397,7 +397,7 @@ class Objective(LightningModule, ABC):
 
     def take_notes(self, checkpoint: dict[str, Any]) -> None:
         """Take the settings of an evaluation, such as thresholds, from a checkpoint. Foreign weights have none."""
-        self.brought.normalised = checkpoint.get("normalised")
+        self.user_batches.normalised = checkpoint.get("normalised")
 
     def check_fits(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint has the architecture of this model.
