@@ -3,10 +3,14 @@
 python benchmarks/maps_picture.py
 """
 
+import json
 from pathlib import Path
 
 import torch
-from einops import repeat
+import torch.nn.functional as F
+from explanations import of_recipe
+from records import RESULTS
+from torch import Tensor
 
 import vit
 from vit.commands.photographs import read_images
@@ -16,7 +20,7 @@ from vit.explain.panels import Bar, Look, Panel, Picture, draw_panels
 
 ROOT = Path(__file__).parents[1]
 PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"))
-CLASSES = ("cat", "frog", "ship")
+IMAGES = ("horse_0000", "dog_0001", "truck_0000")  # animals and things that a reader recognises at 32 pixels
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
 ACROSS = 7  # of the photograph and its twenty maps
@@ -31,19 +35,37 @@ def kind_of(method: str) -> str:
     return "any class" if method in CLASS_AGNOSTIC else "why this class?"
 
 
+def enlarged(pixels: Tensor) -> Tensor:
+    """Return images (B, C, H, W) with more pixels, smooth, as an animal of 32 pixels is recognised more easily so."""
+    sizes = [LARGER * size for size in pixels.shape[-2:]]
+    return F.interpolate(pixels.float() / 255, size=sizes, mode="bicubic").clamp(0, 1)
+
+
+def scores_of_packaged() -> dict[str, float]:
+    """Return the removal area (tokens) of each map that was measured on the packaged model."""
+    (cell,) = of_recipe(json.loads((RESULTS / "explanations.json").read_text()), "cifar10_showcase")
+    return {row["method"]: row["drop"][0] for row in cell["photographs"]}
+
+
+def titled(method: str, scores: dict[str, float]) -> str:
+    """Return a method, its score if it was measured, and what its map depends on."""
+    score = f" {round(scores[method], 2) + 0.0:.2f}" if method in scores else ""  # no -0.00
+    return f"{method}{score}\n{kind_of(method)}"
+
+
 @torch.no_grad()
 def draw() -> Picture:
     """Draw three maps of three photographs."""
     model = vit.load("cifar10")
-    pixels, images = read_images([ROOT / f"notebooks/cifar10/{name}_0000.jpg" for name in CLASSES], model)
+    pixels, images = read_images([ROOT / f"notebooks/cifar10/{name}.jpg" for name in IMAGES], model)
     shares, predicted = model(images).softmax(dim=1).max(dim=1)
     names = [model.pretrained_cfg["class_names"][index] for index in predicted.tolist()]
-    large = repeat(pixels, "b c y x -> b c (y p) (x q)", p=LARGER, q=LARGER)
-    columns = {"photograph": large}
+    large = enlarged(pixels)
+    scores, columns = scores_of_packaged(), {"photograph": large}
     for method in METHODS:
         with torch.enable_grad():
             maps = explain(model, images, method)
-        columns[f"{method}\n{kind_of(method)}"] = overlay(large, maps)
+        columns[titled(method, scores)] = overlay(large, maps)
     rows = [
         [
             Panel(
@@ -54,12 +76,12 @@ def draw() -> Picture:
             )
             for title, shown in columns.items()
         ]
-        for index in range(len(CLASSES))
+        for index in range(len(IMAGES))
     ]
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same predictions",
+        title="Three maps of the same predictions, with the score of each method",
         bar=BAR,
         description="Three photographs, and three maps of each",
     )
@@ -68,13 +90,19 @@ def draw() -> Picture:
 def draw_all() -> Picture:
     """Draw all maps of one photograph."""
     model = vit.load("cifar10")
-    pixels, images = read_images([ROOT / "notebooks/cifar10/cat_0000.jpg"], model)
-    large = repeat(pixels, "b c y x -> b c (y p) (x q)", p=LARGER, q=LARGER)
+    pixels, images = read_images([ROOT / "notebooks/cifar10/horse_0000.jpg"], model)
+    large, scores = enlarged(pixels), scores_of_packaged()
     panels = [Panel(large[0], "", "photograph", "")]
     for method in METHODS_AND_CONTROLS:
-        panels.append(Panel(overlay(large, explain(model, images, method))[0], "", f"{method}\n{kind_of(method)}", ""))
+        panels.append(Panel(overlay(large, explain(model, images, method))[0], "", titled(method, scores), ""))
     rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
-    return draw_panels(rows, LOOK, title="A cat by all methods", bar=BAR, description="All maps of one photograph")
+    return draw_panels(
+        rows,
+        LOOK,
+        title="A horse by all methods, with the score of the method",
+        bar=BAR,
+        description="All maps of one photograph",
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from vit.commands.photographs import read_images
 from vit.explain.model_figure import draw_model
 
 ROOT = Path(__file__).parents[1]
-PHOTOGRAPH = ROOT / "notebooks/cifar10/cat_0000.jpg"
+PHOTOGRAPH = ROOT / "notebooks/cifar10/horse_0000.jpg"
 
 
 def main() -> None:

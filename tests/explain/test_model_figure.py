@@ -52,18 +52,21 @@ def test_patches_are_moved_apart_and_keep_their_pixels(drawn):
 
 
 @torch.no_grad()
-def test_the_bars_are_the_probabilities_of_the_four_best_classes(drawn):
+def test_the_bars_are_the_probabilities_of_the_four_best_classes_and_of_the_others(drawn):
     model, image, panels = drawn()
     best = model(image[None])[0].softmax(dim=0).topk(4)
     bars = [bar.get_width() for bar in panels[6].patches]
-    assert bars == pytest.approx((100 * best.values).tolist(), rel=1e-4)
-    assert [label.get_text() for label in panels[6].get_yticklabels()] == ["abcde"[k] for k in best.indices]
+    assert bars[:4] == pytest.approx((100 * best.values).tolist(), rel=1e-4)
+    assert sum(bars) == pytest.approx(100)
+    labels = [label.get_text() for label in panels[6].get_yticklabels()]
+    assert labels == [*("abcde"[k] for k in best.indices), "1 other"]
 
 
 def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
     model, image, panels = drawn()
     attn = capture_attention(model, image[None])[-1][0].mean(dim=0)[0, 1:].reshape(1, 2, 6)
     assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
+    assert f"yellow: {100 * attn.max():.1f} % of the attention" in [text.get_text() for text in panels[5].texts]
 
 
 @pytest.mark.parametrize("changes", [{"pool": "mean", "num_registers": 2}, {"pool": "map"}])
@@ -105,8 +108,9 @@ def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(
 )
 def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     _, _, panels = drawn(**changes)
-    written = sorted((text.get_position()[1], text.get_text()) for text in panels[4].texts if text.get_text())
-    assert [step for _, step in written] == steps
+    texts = sorted((text.get_position()[1], text.get_text()) for text in panels[4].texts if text.get_text())
+    assert [step for _, step in texts] == ["tokens in", *steps, "tokens out"]
+    written = texts[1:-1]
     skips = [line.get_ydata()[0] for line in panels[4].lines]
     assert len(skips) == steps.count("+")
     # Each skip connection starts below the attention or MLP that it goes around, and above what comes before.

@@ -87,13 +87,15 @@ def draw_model(
         stride = f"{p} pixels" if p == q else f"{p} rows, {q} columns"
         title = f"{embed.num_patches} patches of {p} x {q} pixels,\nwith a stride of {stride}"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each into a\ntoken, a row (red above 0)")
+        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each patch\ninto a token (red above 0)")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
         *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
         reader = "the class token attends" if model.config["class_token"] else "patches attend"
-        _show(seen, _attended(model, last, pixels), f"where {reader} to\nin the last block, mean of heads")
+        shares = _shares_of_patches(model, last)
+        _show(seen, overlay(pixels[None], shares)[0], f"where {reader}\nin the last block, mean of heads")
+        _write_below(seen, f"yellow: {100 * shares.max():.1f} % of the attention")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)
@@ -113,6 +115,10 @@ def _show(axes: Axes, picture: Tensor, title: str) -> None:
     axes.imshow(rearrange(picture.cpu(), "c y x -> y x c").numpy(), interpolation="nearest")
     axes.set_title(title, fontsize=LETTERS)
     axes.set_axis_off()
+
+
+def _write_below(axes: Axes, text: str) -> None:
+    axes.text(0.5, -0.03, text, transform=axes.transAxes, ha="center", va="top", fontsize=LETTERS)
 
 
 def _spread(pixels: Tensor, size: tuple[int, int]) -> Tensor:
@@ -139,6 +145,8 @@ def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
     axes.set_axis_off()
     axes.set_title(f"{depth} blocks of\nthese steps", fontsize=LETTERS)
     axes.annotate("", (0.35, 0.97), (0.35, -0.05), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
+    for text, height in (("tokens in", -0.05), ("tokens out", 0.93)):
+        axes.text(0.4, height, text, fontsize=LETTERS - 1, color=GREY)
     branch = [step for step in BRANCHES[config["norm"]] if step != "+" or config["residual"]]
     steps = [(step.format(name), place) for name in ("attention", "MLP") for place, step in enumerate(branch)]
     for number, (step, place) in enumerate(steps):
@@ -156,12 +164,11 @@ def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
             axes.text(0.35, height + 0.045, step, ha="center", va="center", fontsize=LETTERS, color=color, zorder=4)
 
 
-def _attended(model: VisionTransformer, attn: Tensor, pixels: Tensor) -> Tensor:
-    """Lay the attention (H, N, N) of the class token over the image; without one, the mean attention of the patches."""
+def _shares_of_patches(model: VisionTransformer, attn: Tensor) -> Tensor:
+    """Return the attention (H, N, N) of the class token to patches, (1, h, w); without one, the mean over patches."""
     mixed, first = reduce(attn, "head n m -> n m", "mean"), model.num_prefix_tokens
     row = mixed[0] if model.config["class_token"] else reduce(mixed[first:], "n m -> m", "mean")
-    seen = rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])
-    return overlay(pixels[None], seen)[0]
+    return rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])
 
 
 def _draw_arrows(figure: Figure, upper: Sequence[Axes], lower: Sequence[Axes]) -> None:
@@ -188,6 +195,8 @@ def _draw_arrow(figure: Figure, corners: Sequence[tuple[float, float]]) -> None:
 def _draw_classes(axes: Axes, logits: Tensor, names: Sequence[str], title: str) -> None:
     best = logits.softmax(dim=0).topk(min(BEST, len(logits)))
     shares, chosen = (100 * best.values).tolist(), [names[k] for k in best.indices.tolist()]
+    if others := len(logits) - len(chosen):
+        shares, chosen = [*shares, 100 - sum(shares)], [*chosen, f"{others} other{'s' * (others > 1)}"]
     bars = axes.barh(range(len(chosen)), shares, color=[ORANGE] + [GREY] * (len(chosen) - 1))
     axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=LETTERS)
     axes.set_yticks(range(len(chosen)), chosen, fontsize=LETTERS)
