@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vit.data import DigitStrings
 from vit.explain.heatmap import overlay
-from vit.explain.sheet import Sheet
+from vit.explain.image_grid import Sheet
 from vit.explain.texts import explain_text
 from vit.objectives.read.pictures import read_texts
 from vit.training import SequenceReader

@@ -304,12 +304,13 @@ def draw_start(cell: dict[str, Any], path: Path) -> None:
     rows = [*cell["rows"].values()]
     for axes, (key, label, color) in zip(
         figure.subplots(1, 2),
-        (("seconds", "seconds to the first batch", BLUE), ("peak_gib", "peak memory, GiB", ORANGE)),
+        (("seconds", "seconds to the first batch", BLUE), ("peak_gib", "peak memory, GB", ORANGE)),
         strict=True,
     ):
-        axes.plot([row["images"] for row in rows], [row[key] for row in rows], "o-", color=color)
-        top = 1.1 * max(row[key] for row in rows)
-        axes.set(xscale="log", ylim=(0, top), xlabel="images in shards", ylabel=label)
+        factor = 2**30 / 1e9 if key == "peak_gib" else 1
+        values = [factor * row[key] for row in rows]
+        axes.plot([row["images"] for row in rows], values, "o-", color=color)
+        axes.set(xscale="log", ylim=(0, 1.1 * max(values)), xlabel="images in shards (log scale)", ylabel=label)
         axes.set_xticks([row["images"] for row in rows], [f"{row['images']:,}" for row in rows])
         axes.minorticks_off()
     figure.savefig(path)

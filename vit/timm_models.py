@@ -19,7 +19,7 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.support.extras import import_extra
 from vit.weights import load, start_from
-from vit.weights.sources import POOLS
+from vit.weights.timm_source import POOLS
 
 registry = import_extra("timm.models", "timm")
 

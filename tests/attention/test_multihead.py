@@ -475,3 +475,15 @@ def test_causal_attention_to_a_cached_context_is_refused():
 def test_a_switch_is_true_or_false_and_no_text(name):
     with pytest.raises(ValueError, match=rf"{name} \('no'\) must be True or False"):
         MultiHeadAttention(8, 2, **{name: "no"})
+
+
+@pytest.mark.parametrize("name", [name for name, mechanism in MECHANISMS.items() if "causal" in mechanism.takes])
+def test_causal_attention_refuses_more_queries_than_keys_as_the_first_would_see_none(name):
+    attention = MultiHeadAttention(12, 2, causal=True, mechanism=name)
+    with pytest.raises(
+        ValueError, match="there are 5 queries and 3 keys, and the queries of causal attention are the la"
+    ):
+        attention(torch.randn(B, 5, 12), torch.randn(B, 3, 12))
+    if name in ("softmax", "window"):
+        with pytest.raises(ValueError, match="there are 5 queries and 3 keys"):
+            attention.weights(torch.randn(B, 5, 12), torch.randn(B, 3, 12))

@@ -18,7 +18,7 @@ from vit.commands.photographs import (
     without_damaged,
     write_cells,
 )
-from vit.explain.photograph import cell_boxes
+from vit.explain.photograph_overlay import cell_boxes
 
 
 @pytest.fixture

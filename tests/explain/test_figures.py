@@ -11,7 +11,7 @@ from vit.explain import CONTROLS, capture_attention, score
 from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.printed_table import Interval
 from vit.explain.figures import draw_curves, draw_heads, draw_maps, draw_scores
-from vit.explain.sheet import CELL
+from vit.explain.image_grid import CELL
 from vit.support.plotting import GREY, ORANGE
 
 

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 import vit
 from vit.data.image_files import decode
 from vit.explain import explain, explorer
-from vit.explain.inputs import as_images, locate, read_pixels, read_shown, taken_by
+from vit.explain.inputs import as_images, input_settings, read_pixels
+from vit.explain.photograph import locate, read_shown
 
 
 @pytest.fixture
@@ -94,8 +95,8 @@ def test_a_model_of_timm_tells_its_size_crop_and_normalisation():
     import timm
 
     model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=3)
-    taken = taken_by(model)
-    assert (taken.channels, taken.image_size, taken.crop_ratio) == (3, (64, 64), 0.9)
+    settings = input_settings(model)
+    assert (settings.channels, settings.image_size, settings.crop_ratio) == (3, (64, 64), 0.9)
     assert as_images(model, Image.new("RGB", (30, 20))).shape == (1, 3, 64, 64)
 
 
@@ -139,32 +140,10 @@ def test_a_model_without_normalisation_is_refused_for_files_alone(picture):
     assert as_images(nn.Identity(), torch.ones(1)) == 1
 
 
-@pytest.mark.parametrize(("size", "shown"), [(200, (126, 200)), (210, (132, 210)), (970, (610, 970))])
-def test_photographs_are_shown_at_the_size_asked_for(model, picture, size, shown):
-    assert read_shown(locate(picture, model), size=size).shape == (1, *shown)
-
-
-def test_pixels_of_small_photographs_are_repeated(model):
-    picture = Image.new("L", (2, 1))
-    picture.putpixel((1, 0), 255)
-    shown = read_shown(locate(picture, model), size=200, in_channels=3)
-    assert shown[:, 0, 99].tolist() == [0, 0, 0]
-    assert shown[:, 0, 100].tolist() == [255, 255, 255]
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [(199, r"size \(199\) must be from 200 to 16000"), (10**6, "from 200 to 16000"), (-1, "positive")],
-)
-def test_sizes_that_nobody_can_see_are_refused(model, picture, size, words):
-    with pytest.raises(ValueError, match=words):
-        read_shown(locate(picture, model), size=size)
-
-
 def test_timms_ways_to_crop_are_kept_or_refused(model):
     squashed, bordered = nn.Linear(1, 1), nn.Linear(1, 1)
     squashed.pretrained_cfg = dict(model.pretrained_cfg) | {"crop_mode": "squash", "input_size": (3, 8, 8)}
     bordered.pretrained_cfg = squashed.pretrained_cfg | {"crop_mode": "border"}
-    assert taken_by(squashed).stretch
+    assert input_settings(squashed).stretch
     with pytest.raises(ValueError, match="padded to squares"):
-        taken_by(bordered)
+        input_settings(bordered)

@@ -7,10 +7,11 @@ from PIL import Image
 
 import vit
 from vit.explain import METHODS, picture
-from vit.explain.explained import ENLARGED, SMALL_PART, ask, explain_photograph
-from vit.explain.inputs import as_images, locate, read_shown
+from vit.explain.explained import ENLARGED, SMALL_PART, choose_methods, explain_photograph, fitting_maps, maps_of
+from vit.explain.inputs import as_images
 from vit.explain.maps.subject import Subject
-from vit.explain.photograph import overlay_photograph
+from vit.explain.photograph import locate, read_shown
+from vit.explain.photograph_overlay import overlay_photograph
 from vit.explain.photograph_sheet import draw_map, draw_sheet
 
 NAMES = ["cat", "dog", "eel"]
@@ -36,20 +37,21 @@ def photograph(width, height):
 
 def explained(model, image, methods=("relevance",), target=None, versus=None, of_class=False, name="m", **chosen):
     subject = Subject(model, as_images(model, image), target, versus)
-    return explain_photograph(locate(image, model), subject, ask(methods, **chosen), name, of_class=of_class)
+    maps = maps_of(subject, choose_methods(methods, **chosen))
+    return explain_photograph(locate(image, model), subject, maps, name, of_class=of_class)
 
 
 def test_the_map_lies_on_exactly_the_pixels_that_the_model_saw_of_the_photograph_as_taken(model, tmp_path):
     image = photograph(613, 401)
     found = explained(model, image)
-    (asked,) = found.maps
-    drawn = draw_map([found], asked)
+    (choice,) = found.maps
+    drawn = draw_map([found], choice)
     with Image.open(drawn.save(tmp_path / "map.png")) as opened:
         shown = torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1).float()
     left, top, right, bottom = drawn.boxes[0]
     assert (right - left, bottom - top) == (613, 401)
     grey = read_shown(locate(image, model))
-    expected = 255 * overlay_photograph(grey, found.maps[asked].clamp(min=0), (106.0, 0.0, 507.0, 401.0), found.cells)
+    expected = 255 * overlay_photograph(grey, found.maps[choice].clamp(min=0), (106.0, 0.0, 507.0, 401.0), found.cells)
     assert (shown[:, top:bottom, left:right] - expected).abs().max() <= 1
 
 
@@ -67,8 +69,8 @@ def test_the_map_lies_on_exactly_the_pixels_that_the_model_saw_of_the_photograph
 )
 def test_what_the_model_saw_is_said(model, width, height, words):
     found = explained(model, photograph(width, height))
-    (asked,) = found.maps
-    panel = found.panel(asked, read_shown(found.photograph))
+    (choice,) = found.maps
+    panel = found.panel(choice, read_shown(found.photograph))
     assert words in panel.caption.replace("\u00a0", " ")
     assert "The largest patch has" in panel.caption
 
@@ -86,7 +88,7 @@ def test_a_question_has_the_probabilities_of_its_classes_and_maps_of_no_class_do
     found = explained(model, image, ("relevance", "rollout"), "dog", "eel", of_class=True)
     shares = [f"{100 * share:.1f} %" for share in model(as_images(model, image)).softmax(dim=-1)[0].tolist()]
     shown = read_shown(found.photograph)
-    relevance, rollout = (found.panel(asked, shown) for asked in found.maps)
+    relevance, rollout = (found.panel(choice, shown) for choice in found.maps)
     assert relevance.title == f"why dog ({shares[1]}), and not eel ({shares[2]})?"
     assert relevance.subtitle == f"predicted: {found.prediction}\nrelevance, PIL image, model m"
     assert rollout.title == found.prediction
@@ -121,12 +123,12 @@ def test_a_part_that_is_large_enough_is_drawn_once(model):
 def test_a_layer_and_a_head_of_attention_are_shown_in_shares(kwargs, unit):
     model, image = build(**kwargs), photograph(60, 60)
     found = explained(model, image, ("attention",), layer=1, head=2)
-    ((asked, values),) = found.maps.items()
-    assert (asked.title, asked.file_name) == ("attention, layer 1, head 2", "attention_layer1_head2")
+    ((choice, values),) = found.maps.items()
+    assert (choice.title, choice.file_name) == ("attention, layer 1, head 2", "attention_layer1_head2")
     attn = vit.explain.capture_attention(model, as_images(model, image))[1][0, 2]
     row = attn[0, 1:] if not kwargs else attn.mean(dim=0)
     torch.testing.assert_close(values.flatten(), row.detach())
-    bar = found.panel(asked, read_shown(found.photograph)).bar
+    bar = found.panel(choice, read_shown(found.photograph)).bar
     assert bar == (f"share of attention{unit}", ("0 %", f"{50 * values.max():.2g} %", f"{100 * values.max():.2g} %"))
 
 
@@ -135,13 +137,14 @@ def test_a_layer_and_a_head_of_attention_are_shown_in_shares(kwargs, unit):
     [
         (["rollout"], {"head": 1}, r"rollout has no head to choose \(head 1\): choose the method attention"),
         (["attention", "relevance"], {"layer": 0}, "relevance has no layer to choose"),
+        ([], {}, "there are no methods: name at least one"),
         (["attention"], {"layer": -1}, r"layer \(-1\) must be a whole number of at least 0: the first layer is 0"),
         (["attention"], {"head": 1.5}, r"head \(1.5\) must be a whole number"),
     ],
 )
 def test_a_layer_or_head_of_other_methods_is_refused(methods, chosen, words):
     with pytest.raises(ValueError, match=words):
-        ask(methods, **chosen)
+        choose_methods(methods, **chosen)
 
 
 def test_layers_and_heads_that_the_model_lacks_are_refused_with_their_range(model):
@@ -171,9 +174,10 @@ def test_two_models_are_drawn_side_by_side(model):
 def test_all_methods_stand_on_one_sheet_and_those_that_do_not_fit_are_named():
     model, image = build(attention=["linear", "softmax"]), photograph(60, 40)
     subject = Subject(model, as_images(model, image), grid=(4, 4))
-    found = explain_photograph(locate(image, model), subject, ask([*METHODS]), "m", of_class=False, leave_out=True)
-    assert {each.method for each in found.maps} | {each.method for each in found.left_out} == {*METHODS}
-    assert "never forms the matrix" in next(why for each, why in found.left_out.items() if each.method == "rollout")
+    maps, reasons = fitting_maps(subject, choose_methods([*METHODS]))
+    assert {each.method for each in maps} | {each.method for each in reasons} == {*METHODS}
+    assert "never forms the matrix" in next(why for each, why in reasons.items() if each.method == "rollout")
+    found = explain_photograph(locate(image, model), subject, maps, "m", of_class=False)
     assert len(draw_sheet([[found]]).boxes) == 1 + len(found.maps)
 
 
@@ -182,6 +186,6 @@ def test_the_bar_of_a_comparison_is_of_the_difference_of_two_logits(method, mode
     image = photograph(40, 40)
     for versus, score in ((None, "logit"), (0, "difference of the two logits")):
         found = explained(model, image, [method], target=1, versus=versus)
-        (asked,) = found.maps
-        bar = found.panel(asked, read_shown(locate(image, model))).bar
+        (choice,) = found.maps
+        bar = found.panel(choice, read_shown(locate(image, model))).bar
         assert bar.unit == f"fall of the {score} without the patch"

@@ -5,7 +5,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from tests.forked import forked
 from vit.data.loader import MemoryLoader
 from vit.data.sampler import BatchSampler
-from vit.objectives.image_rows import ImageRows, places_of_images
+from vit.objectives.image_rows import ImageRows
+from vit.training.evaluated_images import places_of_images
 
 
 def test_rows_of_several_processes_are_in_the_order_of_the_data_set_without_padding():
@@ -35,12 +36,6 @@ def test_lightnings_sampler_tells_which_images_it_deals_to_a_process_and_those_t
     assert found["image"].tolist() == found["index"].tolist() == [*range(count)]
 
 
-def test_a_sampler_that_shuffles_tells_nothing():
-    data = TensorDataset(torch.arange(7))
-    sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=True)
-    assert places_of_images(DataLoader(data, sampler=sampler)) == []
-
-
 def test_no_two_images_of_an_unknown_loader_have_one_number(tmp_path):
     def add(rank):
         torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=rank, world_size=2)
@@ -58,7 +53,6 @@ def test_no_two_images_of_an_unknown_loader_have_one_number(tmp_path):
 
 
 def test_rows_of_an_unknown_loader_are_counted():
-    assert places_of_images([torch.zeros(2)]) == []
     rows = ImageRows()
     for real in (torch.tensor([True, True]), torch.tensor([True, False])):
         rows.add(None, real, value=real.float())

@@ -71,6 +71,18 @@ def test_the_host_reads_every_fifty_steps(steps):
         steps(1.0)
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_validation_that_shows_that_the_last_step_diverged_stops_before_its_checkpoint(steps, loss):
+    stop, trainer, module = steps(1.0, 1.0)
+    trainer.sanity_checking, trainer.callback_metrics = False, {"val_loss": torch.tensor(loss)}
+    with pytest.raises(
+        ValueError, match=r"the validation loss \((nan|inf)\) is no longer finite, first at step 2: try"
+    ):
+        stop.on_validation_end(trainer, module)
+    trainer.callback_metrics = {"val_loss": torch.tensor(1e30)}
+    stop.on_validation_end(trainer, module)
+
+
 def test_a_finite_loss_stops_nothing(steps):
     stop, trainer, module = steps(*[1.0] * 50)
     stop.on_validation_start(trainer, module)

@@ -101,7 +101,7 @@ def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32(validates):
     # 100 steps of a thousandth of the way from 1 to 2; after 1 comes 1 + 1 / 128 in bfloat16.
     assert ema.average["network.weight"].item() == pytest.approx(2 - 0.999**100)
     checkpoint = {"state_dict": {}}
-    ema.on_save_checkpoint(trainer, module, checkpoint)
+    ema.save_average(module, checkpoint)
     assert checkpoint["state_dict"]["network.weight"].dtype == torch.bfloat16
 
 

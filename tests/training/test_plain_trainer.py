@@ -1,12 +1,17 @@
 """What users of Lightning do in Python: a plain ``Trainer`` with our models and data, or with one of them."""
 
+import csv
+from pathlib import Path
+
 import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 
+import vit
 from tests.user_classes import Bare, Manual, OneCycle, OwnData, Plain, Reused
 from vit.data import Digits
 from vit.objectives import ViTClassifier
@@ -39,6 +44,60 @@ def test_a_data_module_of_the_user_trains_the_same_weights_as_the_same_images_of
         trainer().fit(module, data)
         ends.append(weights(module))
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("interval", [5, 0.5])
+def test_a_validation_between_two_steps_is_refused_as_its_checkpoint_lacks_gradients(interval):
+    odd = trainer(accumulate_grad_batches=2, val_check_interval=interval, max_epochs=1, max_steps=-1)
+    answer = r"a validation after every (5|3) of (12|6) batches lies between two steps of 2 batches"
+    with pytest.raises(ValueError, match=answer):
+        odd.fit(model(), Digits(batch_size=100 if interval == 5 else 200))
+    trainer(accumulate_grad_batches=3, val_check_interval=6).fit(model(), Digits(batch_size=100))
+
+
+def test_weights_alone_are_the_average_too(tmp_path):
+    file, module = ModelCheckpoint(tmp_path, save_weights_only=True), model(ema_decay=0.9, lr=0.01)
+    trainer(callbacks=[file], enable_checkpointing=True, max_epochs=2, max_steps=-1).fit(module, Digits(batch_size=100))
+    saved = vit.load(file.best_model_path).state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in module.network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({"num_heads": 4}, "num_heads 2, and this model has num_heads 4"),
+        ({"norm": "post"}, "norm 'pre', and this model has norm 'post'"),
+        ({"residual": False}, "residual True, and this model has residual False"),
+        ({"attention": "uniform"}, "attention .*'softmax'.*, and this model has attention .*'uniform'"),
+        ({"pos_embed": "sincos"}, "pos_embed 'learned', and this model has pos_embed 'sincos'|tensors|pos_embed"),
+        ({"pool": "mean", "fc_norm": False}, "pool 'cls', and this model has pool 'mean'"),
+        ({"mlp": "gelu_tanh"}, "mlp 'gelu', and this model has mlp 'gelu_tanh'"),
+    ],
+)
+def test_a_checkpoint_of_another_architecture_with_the_same_tensors_is_refused(tmp_path, changes, answer):
+    file = ModelCheckpoint(tmp_path)
+    trainer(callbacks=[file], enable_checkpointing=True).fit(model(), Digits(batch_size=100))
+    with pytest.raises(ValueError, match=answer):
+        trainer().test(model(**changes), Digits(), ckpt_path=file.best_model_path, verbose=False, weights_only=False)
+    free = model(drop_path=0.1, patch_drop=0.5, grad_checkpointing=True)
+    trainer().test(free, Digits(), ckpt_path=file.best_model_path, verbose=False, weights_only=False)
+
+
+def test_the_logged_loss_is_the_mean_since_the_last_one_if_accumulation_does_not_divide_the_epoch(tmp_path):
+    losses = []
+
+    class Noted(ViTClassifier):
+        def training_loss(self, batch):
+            losses.append(super().training_loss(batch))
+            return losses[-1]
+
+    logger = CSVLogger(tmp_path)
+    options = {"accumulate_grad_batches": 4, "log_every_n_steps": 1, "max_epochs": 2, "max_steps": -1}
+    trainer(logger=logger, **options).fit(model(Noted), Digits(batch_size=200))
+    rows = csv.DictReader((Path(logger.log_dir) / "metrics.csv").open())
+    logged = [float(row["train_loss"]) for row in rows if row["train_loss"]]
+    parts = torch.stack(losses).detach().split([4, 2, 4, 2])  # six batches an epoch, a step after 4 and after 2
+    assert logged == pytest.approx([part.mean().item() for part in parts], rel=1e-5)
 
 
 def test_what_the_model_sees_is_what_the_loader_gave():

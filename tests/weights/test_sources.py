@@ -19,11 +19,11 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import vit
 from tests.architectures import EXACT, randomised
-from vit.weights import sources
+from vit.weights import timm_source, transformers_source
 from vit.weights.foreign import ASSUMED_BLOCKS as BLOCKS
 from vit.weights.formats.openai import OPENAI
 from vit.weights.formats.transformers_config import arguments_in
-from vit.weights.sources import GELU_TANH
+from vit.weights.timm_source import GELU_TANH
 
 DIM, DEPTH, HEADS = 24, 2, 3
 SMALL = {"embed_dim": DIM, "depth": DEPTH, "num_heads": HEADS, "patch_size": 4, "img_size": 16}
@@ -762,8 +762,8 @@ def test_a_folder_of_timm_has_the_logits_of_its_model(name, tmp_path):
     [({"1": "dog", "0": "cat"}, ["cat", "dog"]), ({"1": "cat", "2": "dog"}, None), ({"0": "cat", "2": "dog"}, None)],
 )
 def test_class_names_by_number_belong_to_the_rows_of_the_head(names, found):
-    of_transformers = partial(sources._read_names, {"id2label": names}, "config.json")
-    for read in (of_transformers, partial(sources._read_data_of_timm, {"label_names": names})):
+    of_transformers = partial(transformers_source._read_names, {"id2label": names}, "config.json")
+    for read in (of_transformers, partial(timm_source.read_timm_data, {"label_names": names})):
         if found is None:
             with pytest.raises(ValueError, match="number them from 0 without gaps"):
                 read()
@@ -774,4 +774,4 @@ def test_class_names_by_number_belong_to_the_rows_of_the_head(names, found):
 @pytest.mark.parametrize("name", ["hf-hub:someone/x", "local-dir:/elsewhere"])
 def test_an_architecture_that_names_another_place_is_refused(name):
     with pytest.raises(ValueError, match="is no name of a model of timm"):
-        sources._read_architecture_of_timm(name, {})
+        timm_source._read_architecture(name, {})

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches, labelled_batches
-from vit.capture.attention import influential_calls, run_intercepted
+from vit.analysis.batches import calls_of_layers, labelled_batches
+from vit.capture.attention import run_intercepted
 from vit.capture.intercept import Edit
 from vit.capture.logits import check_several_classes, logits_of
 from vit.support.precision import in_double
@@ -41,7 +41,7 @@ def is_right(
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     right, batches = [], labelled_batches(model, images, labels, batch_size)
-    calls = None if edit is None else influential_calls(model, next(in_batches(model, images, 1)))
+    calls = None if edit is None else calls_of_layers(model, images)
     for batch, targets in batches:
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit, calls)
         right.append((check_several_classes(logits, "accuracy").argmax(dim=-1) == targets).cpu())

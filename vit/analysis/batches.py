@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from vit.capture.attention import influential_calls
+
 
 def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:
     """Split images or labels (B, ...) into batches, and move each batch to the device of the model.
@@ -17,6 +19,15 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
     device = next(model.parameters()).device
     for batch in tensors.split(batch_size):
         yield batch.to(device)
+
+
+def calls_of_layers(model: nn.Module, images: Tensor) -> list[int]:
+    """Return the numbers of the attention calls that influence the logits, as the first image shows.
+
+    Raises:
+        ValueError: If there are no images, or attention cannot be captured.
+    """
+    return influential_calls(model, next(in_batches(model, images, 1)))
 
 
 def check_labels(labels: Tensor) -> None:

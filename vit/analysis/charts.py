@@ -27,6 +27,7 @@ from vit.support.plotting import (
     MINT,
     ORANGE,
     ROSE,
+    SERIES,
     SILVER,
     SKY,
     dark_half,
@@ -37,7 +38,8 @@ from vit.support.plotting import (
 
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER, "mixed": ROSE}
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
-MOST_NAMED = 8  # lines with a name each; more have a colour bar
+MOST_NAMED = len(SERIES)  # lines with a name each; more have a colour bar
+MARKERS = "os^vPX"  # of the same lines
 ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
@@ -126,12 +128,14 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, p
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     colors, are_named = dark_half(len(curves)), len(curves) <= MOST_NAMED
-    for layer, points in curves.items():
+    for number, (layer, points) in enumerate(curves.items()):
         count = len(points[-1].removed[layer])
         left = [count - len(point.removed.get(layer, [])) for point in points]
         accuracies = [100 * point.accuracy for point in points]
-        name = f"layer {layer}" if are_named else None
-        axes.plot(left, accuracies, marker="o", ms=4, color=colors.to_rgba(layer), label=name)
+        look = {"color": colors.to_rgba(layer), "marker": "o"}
+        if are_named:
+            look = {"color": SERIES[number], "marker": MARKERS[number], "label": f"layer {layer}"}
+        axes.plot(left, accuracies, ms=5, **look)
     control = "as many random heads of all layers removed"
     axes.plot([0], [100 * anywhere], color=GREY, marker="D", ms=7, ls="none", label=control)
     axes.legend(loc="lower left")

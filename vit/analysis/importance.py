@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches, labelled_batches
+from vit.analysis.batches import calls_of_layers, in_batches, labelled_batches
 from vit.analysis.modules import attention_modules, head_count, with_emptied_layers
 from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
-from vit.capture.attention import influential_calls, run_intercepted
+from vit.capture.attention import run_intercepted
 from vit.capture.graph import gradients_of
 from vit.capture.intercept import Edit
 from vit.capture.logits import check_several_classes, logits_of
@@ -58,7 +58,7 @@ def head_importance(
                 "gradient of a gate is always zero: use ablation_importance"
             )
     totals: list[Tensor] = []
-    batches, calls = _labelled(model, images, labels, batch_size), _calls(model, images)
+    batches, calls = _labelled(model, images, labels, batch_size), calls_of_layers(model, images)
     for batch, targets in batches:
         slopes = _slopes(model, batch, targets, calls)
         totals = [total + slope for total, slope in zip(totals, slopes, strict=True)] if totals else slopes
@@ -95,7 +95,7 @@ def ablation_importance(
     if replacement not in ("zero", "mean"):
         raise ValueError(f"unknown replacement {replacement!r}: choose 'zero' or 'mean'")
     means = mean_attention(model, images, batch_size=batch_size)
-    batches, calls = list(_labelled(model, images, labels, batch_size)), _calls(model, images)
+    batches, calls = list(_labelled(model, images, labels, batch_size)), calls_of_layers(model, images)
     intact = _mean_loss(model, batches, calls, lambda _, attn: attn)
 
     def without(layer: int, head: int, number: int, attn: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
             sums[layer] = sums.get(layer, 0) + reduce(at_least_float32(attn), "b h n m -> h n m", "sum")
         return attn
 
-    calls = _calls(model, images)
+    calls = calls_of_layers(model, images)
     for batch in in_batches(model, images, batch_size):
         run_intercepted(model, batch, add, calls)
     return [total / len(images) for total in sums.values()]
@@ -164,10 +164,6 @@ def _slopes(model: nn.Module, images: Tensor, labels: Tensor, calls: Sequence[in
         check_several_classes(logits, "importance")
         slopes = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), gates)
     return [reduce(at_least_float32(slope).abs(), "b h -> h", "sum") for slope in slopes]
-
-
-def _calls(model: nn.Module, images: Tensor) -> list[int]:
-    return influential_calls(model, next(in_batches(model, images, 1)))
 
 
 def _labelled(

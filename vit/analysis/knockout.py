@@ -12,10 +12,10 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import calls_of_layers, in_batches
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
-from vit.capture.attention import capture_unchecked, influential_calls, run_intercepted
+from vit.capture.attention import capture_unchecked, run_intercepted
 from vit.capture.graph import gradients_of
 from vit.capture.logits import logits_of
 from vit.capture.moved import differentiable
@@ -264,7 +264,7 @@ def logit_of(logits: Tensor, target: Tensor, against: Tensor | None = None) -> T
 def _calls(model: nn.Module, images: Tensor) -> list[int]:
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: cut edges before pruning, or leave each layer a head")
-    return influential_calls(model, next(in_batches(model, images, 1)))
+    return calls_of_layers(model, images)
 
 
 def _one_image(model: nn.Module, images: Tensor) -> list[Tensor]:

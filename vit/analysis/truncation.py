@@ -12,9 +12,9 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.analysis.accuracy import is_right
-from vit.analysis.batches import in_batches, labelled_batches
+from vit.analysis.batches import calls_of_layers, in_batches, labelled_batches
 from vit.analysis.measures import singular_values
-from vit.capture.attention import influential_calls, run_intercepted
+from vit.capture.attention import run_intercepted
 from vit.support.checks import check_positive_int
 from vit.support.precision import at_least_float32, in_double
 
@@ -109,7 +109,7 @@ def attention_spectra(model: nn.Module, images: Tensor, *, batch_size: int = 32)
             layers.setdefault(layer, []).append((values / values.sum(dim=-1, keepdim=True)).cpu())
         return attn
 
-    calls = influential_calls(model, next(in_batches(model, images, 1)))
+    calls = calls_of_layers(model, images)
     for batch in in_batches(model, images, batch_size):
         run_intercepted(model, batch, keep, calls)
     return [torch.cat(batches) for batches in layers.values()]

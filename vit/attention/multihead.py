@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache, StateCache
-from vit.attention.functional import rotate
+from vit.attention.functional import check_are_last, rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
@@ -196,6 +196,8 @@ class MultiHeadAttention(nn.Module):
             else:
                 check_context(self, context, angles)
                 q, k, v = self._read_cached_context(x, context, values, mask, cache)
+            if self.causal:
+                check_are_last(q, k)
             inputs = self._inputs(self.mechanism.takes, x, mask, grid)
             output = self.mechanism(q, *self._repeat_kv(k, v), **inputs)
         return self.proj(rearrange(output, "b h n d -> b n (h d)"))
@@ -268,6 +270,8 @@ class MultiHeadAttention(nn.Module):
         else:  # weights do not depend on the tokens of the values
             check_context(self, context, angles)
             q, k = self.queries(x), self._split_keys(project_to("k", self, context))
+        if self.causal:
+            check_are_last(q, k)
         k, _ = self._repeat_kv(k, k)
         return self.mechanism.weights(q, k, **self._inputs(self.mechanism.weights_take, x, mask, grid))
 

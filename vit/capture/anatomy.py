@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from einops import reduce
@@ -26,7 +27,7 @@ from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches_error
 from vit.capture.read_shares import Reading
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.trace import Parts, find_parts, trace_forward
+from vit.capture.trace import Parts, Trace, find_parts, trace_forward
 
 VARIES = 1e-3  # of the largest share: how much two images may differ
 
@@ -120,6 +121,124 @@ class Anatomy:
             )
 
 
+def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
+    """Return rows and columns of patches, from the first module that has a ``patch_stride`` or ``patch_size``.
+
+    Raises:
+        ValueError: If no module has either, or the size does not divide the images.
+    """
+    for module in model.modules():
+        size = getattr(module, "patch_stride", None) or getattr(module, "patch_size", None)
+        if size is None:  # vit-pytorch cuts patches with an einops layer
+            axes = getattr(module, "axes_lengths", {})
+            size = (axes["p1"], axes["p2"]) if {"p1", "p2"} <= set(axes) else None
+        if isinstance(size, int):
+            size = (size, size)
+        if isinstance(size, tuple | list) and len(size) == 2:
+            rows, columns = images.shape[-2:]
+            if rows % size[0] or columns % size[1]:
+                raise ValueError(
+                    f"images of {rows} x {columns} pixels are no whole number of patches of {size[0]} x {size[1]}: "
+                    "resize them, or give grid=(rows, columns)"
+                )
+            return rows // size[0], columns // size[1]
+    raise ValueError(f"{type(model).__name__} does not say its patch_size: give grid=(rows, columns)")
+
+
+def _check_passes(model: nn.Module, pair: Tensor) -> tuple[Trace, tuple[int, ...], int]:
+    """Check that two images pass a model one attention after another, and each as if it were alone.
+
+    Returns:
+        The events of a pass, the numbers of the attention calls that influence the logits, and the number of all calls.
+
+    Raises:
+        ValueError: If attention cannot be captured, is not one after another, or depends on the other image.
+    """
+    with torch.no_grad():
+        several, logits = projected_attentions(model, pair)
+        check_logits_unchanged(model, pair, logits, result_of(model(pair)))
+        each_alone = [projected_attentions(model, one) for one in pair.split(1)]
+    trace, _ = trace_forward(model, pair)
+    if not trace.attentions or len(trace.pooling) > 1:
+        raise ValueError(
+            f"{type(model).__name__} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of "
+            "one query that its logits depend on: maps need at least one of all tokens, and read only a single, last "
+            f"one of one query, which pools the tokens; {CHOOSE_OTHERS}"
+        )
+    calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
+    check_in_a_row(model, calls, trace.dependents)
+    for row, (alone, of_one) in enumerate(each_alone):
+        check_alone(model, several, alone, row, calls)
+        check_logits_alone(model, pair, logits[row], of_one[0])
+    check_places(model, pair[:1], calls[0])
+    return trace, calls, len(several)
+
+
+def _layout(
+    model: nn.Module,
+    image: Tensor,
+    call: int,
+    num_tokens: int,
+    grid: tuple[int, int] | None,
+    num_prefix_tokens: int | None,
+) -> Layout:
+    """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
+    found, name = find_patches(model, image, call, num_tokens), type(model).__name__
+    if found is None:
+        raise no_patches_error(model, num_tokens)
+    given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
+    if given != found:
+        raise ContradictionError(
+            f"{name} was said to have {given.first} prefix tokens and {given.grid[0]} x {given.grid[1]} patches, but "
+            f"changed strips of an image move {found.grid[0]} x {found.grid[1]} patches after {found.first} tokens: "
+            "leave out grid and num_prefix_tokens"
+        )
+    return found
+
+
+class _Readout(NamedTuple):
+    """What ``Anatomy`` says of the tokens that the logits read."""
+
+    orders: Mapping[int, Tensor]
+    reading: Reading
+    fixed_readout: Tensor | None
+    readout_varies: bool
+    reads_more: bool
+
+
+def _find_reading(
+    model: nn.Module, pair: Tensor, trace: Trace, calls: tuple[int, ...], num_tokens: int, start: int
+) -> _Readout:
+    """Find by experiment where the logits read the tokens, and which.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images as the model takes them, (2, C, H, W).
+        trace: The events of a pass.
+        calls: Numbers of the attention calls that influence the logits.
+        num_tokens: Number of tokens of an image.
+        start: What ``check_unmixed`` returned.
+    """
+    image, pooled = pair[:1], bool(trace.pooling)
+    last, place = trace.attentions[-1].call, None
+    if pooled:
+        reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
+    else:
+        place = last_place(model, pair, trace, calls, num_tokens, start)
+        reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
+    watched = (place.seen,) if place else ()
+    orders = token_orders(model, image, calls, num_tokens, *watched)
+    reading = Reading(place, last, orders.pop(AFTER_LAYERS, None) if place else orders.get(last))
+    shares = reading.shares(model, pair)
+    read = shares > 0
+    chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
+    fixed = None if chooses or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")
+    if pooled and fixed is not None:  # the pooling weighs them
+        fixed = (fixed > 0) / (fixed > 0).sum()
+    varies = bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled
+    return _Readout(orders, reading, fixed, varies, reads_more)
+
+
 @torch.inference_mode(False)  # a gradient finds the read-out tokens, even if the caller is in inference mode
 def examine(
     model: nn.Module, images: Tensor, grid: tuple[int, int] | None = None, num_prefix_tokens: int | None = None
@@ -146,104 +265,27 @@ def examine(
     """
     check_pixels(images)
     check_capturable(model)
-    name = type(model).__name__
     pair = two_of(images)
     image = pair[:1]
-    with torch.no_grad():
-        several, logits = projected_attentions(model, pair)
-        check_logits_unchanged(model, pair, logits, result_of(model(pair)))
-        each_alone = [projected_attentions(model, one) for one in pair.split(1)]
-    trace, _ = trace_forward(model, pair)
-    if not trace.attentions or len(trace.pooling) > 1:
-        raise ValueError(
-            f"{name} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of one query that "
-            "its logits depend on: maps need at least one of all tokens, and read only a single, last one of one "
-            f"query, which pools the tokens; {CHOOSE_OTHERS}"
-        )
-    calls = tuple(event.call for event in (*trace.attentions, *trace.pooling))
-    check_in_a_row(model, calls, trace.dependents)
-    for row, (alone, of_one) in enumerate(each_alone):
-        check_alone(model, several, alone, row, calls)
-        check_logits_alone(model, pair, logits[row], of_one[0])
-    check_places(model, image, calls[0])
-    num_tokens, pooled = trace.attentions[0].shape[-1], bool(trace.pooling)
+    trace, calls, num_calls = _check_passes(model, pair)
+    num_tokens = trace.attentions[0].shape[-1]
     start = check_unmixed(model, image, calls, num_tokens)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
-    last, place = trace.attentions[-1].call, None
-    if pooled:
-        reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
-    else:
-        place = last_place(model, pair, trace, calls, num_tokens, start)
-        reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
-    watched = (place.seen,) if place else ()
-    orders = token_orders(model, image, calls, num_tokens, *watched)
-    reading = Reading(place, last, orders.pop(AFTER_LAYERS, None) if place else orders.get(last))
-    shares = reading.shares(model, pair)
-    read = shares > 0
-    chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
-    fixed = None if chooses or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")
-    if pooled and fixed is not None:  # the pooling weighs them
-        fixed = (fixed > 0) / (fixed > 0).sum()
+    readout = _find_reading(model, pair, trace, calls, num_tokens, start)
     return Anatomy(
         grid=layout.grid,
         num_prefix_tokens=layout.first,
         num_tokens=num_tokens,
         calls=calls,
-        num_calls=len(several),
+        num_calls=num_calls,
         depth=len(trace.attentions),
-        pooled=pooled,
+        pooled=bool(trace.pooling),
         parts=find_parts(trace, num_tokens),
         cells=find_cells(model, image, calls[0], layout),
-        orders=orders,
-        reading=reading,
-        fixed_readout=fixed,
-        readout_varies=bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled,
-        reads_more=reads_more,
-        model=name,
+        orders=readout.orders,
+        reading=readout.reading,
+        fixed_readout=readout.fixed_readout,
+        readout_varies=readout.readout_varies,
+        reads_more=readout.reads_more,
+        model=type(model).__name__,
     )
-
-
-def _layout(
-    model: nn.Module,
-    image: Tensor,
-    call: int,
-    num_tokens: int,
-    grid: tuple[int, int] | None,
-    num_prefix_tokens: int | None,
-) -> Layout:
-    """Find by experiment where the patches are. Raise a ValueError if ``grid`` or ``num_prefix_tokens`` disagrees."""
-    found, name = find_patches(model, image, call, num_tokens), type(model).__name__
-    if found is None:
-        raise no_patches_error(model, num_tokens)
-    given = Layout(tuple(grid or found.grid), found.first if num_prefix_tokens is None else num_prefix_tokens)
-    if given != found:
-        raise ContradictionError(
-            f"{name} was said to have {given.first} prefix tokens and {given.grid[0]} x {given.grid[1]} patches, but "
-            f"changed strips of an image move {found.grid[0]} x {found.grid[1]} patches after {found.first} tokens: "
-            "leave out grid and num_prefix_tokens"
-        )
-    return found
-
-
-def patch_grid(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """Return rows and columns of patches, from the first module that has a ``patch_stride`` or ``patch_size``.
-
-    Raises:
-        ValueError: If no module has either, or the size does not divide the images.
-    """
-    for module in model.modules():
-        size = getattr(module, "patch_stride", None) or getattr(module, "patch_size", None)
-        if size is None:  # vit-pytorch cuts patches with an einops layer
-            axes = getattr(module, "axes_lengths", {})
-            size = (axes["p1"], axes["p2"]) if {"p1", "p2"} <= set(axes) else None
-        if isinstance(size, int):
-            size = (size, size)
-        if isinstance(size, tuple | list) and len(size) == 2:
-            rows, columns = images.shape[-2:]
-            if rows % size[0] or columns % size[1]:
-                raise ValueError(
-                    f"images of {rows} x {columns} pixels are no whole number of patches of {size[0]} x {size[1]}: "
-                    "resize them, or give grid=(rows, columns)"
-                )
-            return rows // size[0], columns // size[1]
-    raise ValueError(f"{type(model).__name__} does not say its patch_size: give grid=(rows, columns)")

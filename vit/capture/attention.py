@@ -227,15 +227,17 @@ def check_capturable(model: nn.Module) -> None:
                 f"{name!r} of {type(model).__name__} is in training mode: it normalises by the images of the batch, "
                 "and each pass would change its averages: call model.eval() first"
             )
-        where = f"{type(module).__name__} {name!r}" if name else f"the model ({type(module).__name__})"
+        module_in_words = f"{type(module).__name__} {name!r}" if name else f"the model ({type(module).__name__})"
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(f"{where} is scripted, so attention in it cannot be seen: give the model it was made from")
+            raise ValueError(
+                f"{module_in_words} is scripted, so attention in it cannot be seen: give the model it was made from"
+            )
         if hasattr(module, "_orig_mod"):
-            raise ValueError(f"{where} is compiled, so attention in it cannot be seen: give its ._orig_mod")
+            raise ValueError(f"{module_in_words} is compiled, so attention in it cannot be seen: give its ._orig_mod")
         if module._compiled_call_impl is not None:
             raise ValueError(
-                f"{where} is compiled in place, so attention in it cannot be seen: build the model anew and load its "
-                "weights, or compile a copy"
+                f"{module_in_words} is compiled in place, so attention in it cannot be seen: build the model "
+                "anew and load its weights, or compile a copy"
             )
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if tensor.is_inference():

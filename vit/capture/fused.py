@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from vit.capture.intercept import InterceptAttention
 
 
+def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = False, scale: float | None = None) -> Tensor:
+    """Compute the weights as torch does: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
+
+    The numbers of a mask are added as they are: a row of -1e9 leaves no digits for the logits, as in torch's kernels.
+    Causal attention of N queries to M keys lets query i see the keys up to i, counted from the first.
+    """
+    if causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    logits = mask_logits(attention_logits(q, k, scale), mask, causal=False)
+    return logits.softmax(dim=-1) if mask is None else softmax_or_zeros(logits)
+
+
 def scaled_dot_product(
     mode: "InterceptAttention",
     func: Callable[..., Tensor],
@@ -55,6 +67,29 @@ def scaled_dot_product(
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
+def _check_multi_head(
+    query: Tensor,
+    in_proj_weight: Tensor | None,
+    bias_k: Tensor | None,
+    add_zero_attn: bool,
+    key_padding_mask: Tensor | None,
+) -> None:
+    """Raise a ValueError if a multi-head attention has parts that its explicit form lacks."""
+    if in_proj_weight is None or bias_k is not None or add_zero_attn or key_padding_mask is not None:
+        raise ValueError(
+            "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
+            "write its attention with scaled_dot_product_attention"
+        )
+    if query.ndim == 2:
+        raise ValueError(
+            f"nn.MultiheadAttention gets the tokens of one image, {tuple(query.shape)}, as in a loop over images or in "
+            "torch.vmap: write it for a batch"
+        )
+
+
+# The arguments after ``func`` are those of F.multi_head_attention_forward, which is ``func`` itself. Some are never
+# read, since they change nothing in eval mode: embed_dim_to_check is only a check, dropout_p is for training, bias_v
+# comes with bias_k, and is_causal (among the others) only says what attn_mask holds.
 def multi_head(
     mode: "InterceptAttention",
     func: Callable[..., Any],
@@ -78,16 +113,7 @@ def multi_head(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
-    if in_proj_weight is None or bias_k is not None or add_zero_attn or others.get("key_padding_mask") is not None:
-        raise ValueError(
-            "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
-            "write its attention with scaled_dot_product_attention"
-        )
-    if query.ndim == 2:
-        raise ValueError(
-            f"nn.MultiheadAttention gets the tokens of one image, {tuple(query.shape)}, as in a loop over images or in "
-            "torch.vmap: write it for a batch"
-        )
+    _check_multi_head(query, in_proj_weight, bias_k, add_zero_attn, others.get("key_padding_mask"))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = ~attn_mask  # here True means that a query may not attend to a key
     if attn_mask is not None and attn_mask.ndim == 3:
@@ -104,15 +130,3 @@ def multi_head(
     if not need_weights:
         return output, None
     return output, attn.mean(dim=1) if average_attn_weights else attn
-
-
-def _weights(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool = False, scale: float | None = None) -> Tensor:
-    """Compute the weights as torch does: (B, H, N, d), (B, H, M, d) -> (B, H, N, M).
-
-    The numbers of a mask are added as they are: a row of -1e9 leaves no digits for the logits, as in torch's kernels.
-    Causal attention of N queries to M keys lets query i see the keys up to i, counted from the first.
-    """
-    if causal:
-        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-    logits = mask_logits(attention_logits(q, k, scale), mask, causal=False)
-    return logits.softmax(dim=-1) if mask is None else softmax_or_zeros(logits)

@@ -326,11 +326,11 @@ def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
 
 def _reason(model: nn.Module, mixed: _MixedError, calls: Sequence[int]) -> str:
     path = mixed.place.path
-    where = f"{type(model.get_submodule(path)).__name__} {path!r}" if path else "its forward method"
+    module_in_words = f"{type(model.get_submodule(path)).__name__} {path!r}" if path else "its forward method"
     when = "after the last of" if mixed.call is None else f"before number {calls.index(mixed.call)} of"
     return (
-        f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({where}, {when} {len(calls)} "
-        "attentions that were seen). It still mixes them when these attentions are the identity, so it has attention "
-        "of another kind, a convolution or an MLP over tokens. If it is attention, write it with "
+        f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({module_in_words}, {when} "
+        f"{len(calls)} attentions that were seen). It still mixes them when these attentions are the identity, so it "
+        "has attention of another kind, a convolution or an MLP over tokens. If it is attention, write it with "
         f"scaled_dot_product_attention, or {CHOOSE_OTHERS}"
     )

@@ -4,7 +4,7 @@ It imports Pillow and matplotlib, which ``--help`` does not need.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +21,17 @@ from vit.explain import CLASS_AGNOSTIC, explorer, trust_report
 from vit.explain.classes import class_number
 from vit.explain.decomposition import Contributions
 from vit.explain.default_method import DEFAULT_METHOD, NOT_MEASURED
-from vit.explain.explained import Asked, Explained, ask, explain_photograph
-from vit.explain.inputs import Photograph, check_shown_size, locate, read_images
+from vit.explain.explained import (
+    Explained,
+    MethodChoice,
+    choose_methods,
+    explain_photograph,
+    fitting_maps,
+    maps_of,
+)
+from vit.explain.inputs import read_images
 from vit.explain.maps import Subject
+from vit.explain.photograph import Photograph, check_shown_size, locate
 from vit.explain.photograph_sheet import SHEET_SIDE, draw_map, draw_sheet
 from vit.support.class_names import name_classes
 from vit.support.extras import import_extra
@@ -35,7 +43,7 @@ from vit.weights import PACKAGED
 MOST_ON_A_SHEET = 24  # images
 
 
-class Questioned(NamedTuple):
+class ModelPredictions(NamedTuple):
     """A model, and its predictions for all images."""
 
     name: str
@@ -80,7 +88,7 @@ class Outputs(NamedTuple):
     report: Path | None
 
     @classmethod
-    def of(cls, options: argparse.Namespace, file_names: Sequence[str], drawn: Sequence[Asked]) -> "Outputs":
+    def of(cls, options: argparse.Namespace, file_names: Sequence[str], drawn: Sequence[MethodChoice]) -> "Outputs":
         """Name the files of a command line, with a picture for each image and each map that is drawn."""
         out = options.out
         return cls(
@@ -116,37 +124,38 @@ def explain_files(options: argparse.Namespace, methods: Sequence[str], only_shee
     Raises:
         ValueError: At a user's mistake.
     """
-    asked = ask(methods, options.layer, options.head)
+    choices = choose_methods(methods, options.layer, options.head)
     check_shown_size(options.size)
     max_pixels = options.max_pixels or MAX_PIXELS
     files = without_damaged(find_images(options.image), max_pixels)
-    outputs = Outputs.of(options, distinct_names(files), [] if only_sheet else asked)
+    outputs = Outputs.of(options, distinct_names(files), [] if only_sheet else choices)
     if outputs.report:
         import_extra("jinja2", "explain")  # needed to write the page
     outputs.check(files, options.overwrite)
     names = [options.checkpoint, *([options.compare] if options.compare else [])]
-    models = [_ask_model(options, name, files, max_pixels) for name in names]
+    models = [_predict(options, name, files, max_pixels) for name in names]
     explained: list[list[Explained]] = []
     split: list[Contributions] = []
     for index, file in enumerate(progress(files, "images explained")):
         subjects = [each.subject(index) for each in models]
-        found = _explain_image(models, subjects, index, file, asked, only_sheet, max_pixels)
+        found = _explain_image(models, subjects, index, file, choices, only_sheet, max_pixels)
         explained.append(found)
         if outputs.terms:  # of one model alone
             split.append(_split_logit(models[0], subjects[0], index, outputs.terms[index]))
         if outputs.pictures[index]:
-            _save_pictures(found, asked, outputs.pictures[index], options.size, max_pixels)
+            _save_pictures(found, choices, outputs.pictures[index], options.size, max_pixels)
         if outputs.pages:
             _save_page(models[0], index, file, found[0], outputs.pages[index])
     for number, path in enumerate(outputs.cells):
-        _save_cells(path, [found[number] for found in explained], asked, models[number].name if options.compare else "")
+        named = models[number].name if options.compare else ""
+        _save_cells(path, [found[number] for found in explained], choices, named)
     if outputs.terms:
         write_terms(outputs.all_terms, files, [models[0].question(index) for index in range(len(files))], split)
         print(f"{printable(str(outputs.all_terms))}: all terms; those of a file add up to its logit")
     _save_sheet(explained, models[0], outputs.sheet, options.size, max_pixels)
-    _print_notes(options, models[0], asked)
+    _print_notes(options, models[0], choices)
     if outputs.report:
-        _report_trust(models[0], [each.method for each in asked], files, outputs.report)
+        _report_trust(models[0], [each.method for each in choices], files, outputs.report)
 
 
 def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Path]:
@@ -162,7 +171,7 @@ def _name_pages(html: str | None, names: Sequence[str], folder: Path) -> list[Pa
     return [Path(html)]
 
 
-def _ask_model(options: argparse.Namespace, name: str, files: Sequence[Path], max_pixels: int) -> Questioned:
+def _predict(options: argparse.Namespace, name: str, files: Sequence[Path], max_pixels: int) -> ModelPredictions:
     """Load a model, and have it classify all images."""
     found = find_model(name)
     model = vit.load(found)
@@ -179,9 +188,9 @@ def _ask_model(options: argparse.Namespace, name: str, files: Sequence[Path], ma
     pixels, images = read_images(files, model, max_pixels)
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(32)])
-    asked = Questioned(title_of(found), model, names, pixels, images, logits, target, versus)
-    _check_not_equal(asked.explained, versus, files, names)
-    return asked
+    predictions = ModelPredictions(title_of(found), model, names, pixels, images, logits, target, versus)
+    _check_not_equal(predictions.explained, versus, files, names)
+    return predictions
 
 
 def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> None:
@@ -213,35 +222,34 @@ def _question(target: Tensor | int | None, versus: int | None, names: Sequence[s
 
 
 def _explain_image(
-    models: Sequence[Questioned],
+    models: Sequence[ModelPredictions],
     subjects: Sequence[Subject],
     index: int,
     file: Path,
-    asked: Sequence[Asked],
+    choices: Sequence[MethodChoice],
     leave_out: bool,
     max_pixels: int,
 ) -> list[Explained]:
     """Return the maps of an image by each model, and print what the models say of it."""
-    found = []
+    explained = []
     for each, subject in zip(models, subjects, strict=True):
         photograph = locate(file, each.model, max_pixels)
-        found.append(
-            explain_photograph(photograph, subject, asked, each.name, of_class=each.of_class, leave_out=leave_out)
-        )
-        print(_says(found[-1], "" if each is models[0] else f"  {each.name}"))
+        maps, left_out = fitting_maps(subject, choices) if leave_out else (maps_of(subject, choices), {})
+        explained.append(explain_photograph(photograph, subject, maps, each.name, of_class=each.of_class))
+        print(_says(explained[-1], left_out, "" if each is models[0] else f"  {each.name}"))
         if each.of_class:
             print(f"  {each.question(index)}")
-    return found
+    return explained
 
 
-def _says(explained: Explained, before: str = "") -> str:
+def _says(explained: Explained, left_out: Mapping[MethodChoice, str], before: str) -> str:
     """Return lines with the prediction for a photograph, a caution if there is one, and the maps that are left out."""
     said = [f"{before or printable(str(explained.photograph.path))}: {explained.prediction}"]
     said += [f"  caution: {' '.join(explained.caution)}"] if explained.caution else []
-    return "\n".join([*said, *(f"  left out: {each.title}: {why}" for each, why in explained.left_out.items())])
+    return "\n".join([*said, *(f"  left out: {choice.title}: {reason}" for choice, reason in left_out.items())])
 
 
-def _split_logit(model: Questioned, subject: Subject, index: int, path: Path) -> Contributions:
+def _split_logit(model: ModelPredictions, subject: Subject, index: int, path: Path) -> Contributions:
     """Return the terms of an image's logit, and draw the largest."""
     found = draw_terms(model.model, subject, model.pixels[index], model.question(index), model.class_names, path)
     print(f"  {printable(str(path))}")
@@ -249,9 +257,13 @@ def _split_logit(model: Questioned, subject: Subject, index: int, path: Path) ->
 
 
 def _save_pictures(
-    found: Sequence[Explained], asked: Sequence[Asked], paths: Sequence[Path], size: int | None, max_pixels: int
+    found: Sequence[Explained],
+    choices: Sequence[MethodChoice],
+    paths: Sequence[Path],
+    size: int | None,
+    max_pixels: int,
 ) -> None:
-    for each, path in zip(asked, paths, strict=True):
+    for each, path in zip(choices, paths, strict=True):
         picture = draw_map(found, each, size, max_pixels)
         picture.save(path)
         print(f"  {printable(str(path))}{_scaled(picture.boxes[0], found[0].photograph)}")
@@ -265,7 +277,7 @@ def _scaled(box: tuple[int, int, int, int], photograph: Photograph) -> str:
     return f": {width:,} x {height:,} of {photograph.width:,} x {photograph.height:,} pixels"
 
 
-def _save_page(model: Questioned, index: int, file: Path, explained: Explained, path: Path) -> None:
+def _save_page(model: ModelPredictions, index: int, file: Path, explained: Explained, path: Path) -> None:
     """Write the page to explore all heads of a model on one image."""
     question = model.question(index)
     page = explorer(
@@ -285,16 +297,16 @@ def _about(method: str, question: str) -> str:
     return "the same for every class" if method in CLASS_AGNOSTIC else question
 
 
-def _save_cells(path: Path, of_model: Sequence[Explained], asked: Sequence[Asked], name: str) -> None:
+def _save_cells(path: Path, of_model: Sequence[Explained], choices: Sequence[MethodChoice], name: str) -> None:
     """Write the cells of all maps that each image has; the name of the model is said where there are two."""
-    fitting = [each for each in asked if all(each in one.maps for one in of_model)]
+    fitting = [each for each in choices if all(each in one.maps for one in of_model)]
     maps = {each.title: [one.maps[each][None] for one in of_model] for each in fitting}
     write_cells(path, [one.photograph for one in of_model], maps, of_model[0].cells)
     print(f"{printable(str(path))}: the cells of all maps, in pixels of the photographs{f' ({name})' if name else ''}")
 
 
 def _save_sheet(
-    explained: Sequence[Sequence[Explained]], model: Questioned, path: Path, size: int | None, max_pixels: int
+    explained: Sequence[Sequence[Explained]], model: ModelPredictions, path: Path, size: int | None, max_pixels: int
 ) -> None:
     """Draw all photographs beside their maps, or the first ones of many."""
     title = _question(model.target, model.versus, model.class_names) if model.of_class else ""
@@ -304,9 +316,9 @@ def _save_sheet(
     print(f"{printable(str(path))}: {count}")
 
 
-def _print_notes(options: argparse.Namespace, model: Questioned, asked: Sequence[Asked]) -> None:
+def _print_notes(options: argparse.Namespace, model: ModelPredictions, choices: Sequence[MethodChoice]) -> None:
     """Say which maps do not depend on the class that is asked about, and that no map was measured on this model."""
-    agnostic = [each.title for each in asked if each.method in CLASS_AGNOSTIC]
+    agnostic = [each.title for each in choices if each.method in CLASS_AGNOSTIC]
     if model.of_class and agnostic:
         print(
             f"note: maps of {', '.join(agnostic)} are the same for every class; --method {DEFAULT_METHOD} depends on it"
@@ -315,11 +327,11 @@ def _print_notes(options: argparse.Namespace, model: Questioned, asked: Sequence
         print(f"note: {NOT_MEASURED} Measure yours: --trust")
 
 
-def _report_trust(asked: Questioned, methods: Sequence[str], files: Sequence[Path], path: Path) -> None:
-    if asked.of_class:
+def _report_trust(model: ModelPredictions, methods: Sequence[str], files: Sequence[Path], path: Path) -> None:
+    if model.of_class:
         print("note: the report is about maps of the predicted classes, not of --target or --versus")
-    found = trust_report(asked.model, asked.images, methods)
+    found = trust_report(model.model, model.images, methods)
     print(found)
-    on = f"{asked.name}: {', '.join(methods)} on {files[0]}"
+    on = f"{model.name}: {', '.join(methods)} on {files[0]}"
     found.save(path, on + (f" and {len(files) - 1:,} more" if len(files) > 1 else ""))
     print(f"{printable(str(path))}: the same as a page")

@@ -14,8 +14,9 @@ from vit.data.formats import MAX_PIXELS, open_image
 from vit.data.image_files import ImageFiles, name_unreadable
 from vit.data.inventory import inventory_of_folder
 from vit.data.search import search
-from vit.explain.inputs import Photograph, locate, read_images, read_pixels, read_shown
-from vit.explain.photograph import cell_boxes
+from vit.explain.inputs import read_images, read_pixels
+from vit.explain.photograph import Photograph, locate, read_shown
+from vit.explain.photograph_overlay import cell_boxes
 from vit.support.files import replacing
 from vit.support.printable import csv_text, printable
 

@@ -504,7 +504,8 @@ class ViTCLI(LightningCLI):
             state = {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()}
             if (thresholds := trained.pretrained_cfg.get("thresholds")) is not None:  # of several labels an image
                 state["thresholds"] = torch.tensor(thresholds)
-            checkpoint = {"hyper_parameters": trained.pretrained_cfg, "state_dict": state}
+            encoder = {"arguments": trained.config}
+            checkpoint = {"hyper_parameters": trained.pretrained_cfg, "state_dict": state, "encoder": encoder}
         self.model.check_fits(checkpoint)
         self.model.load_state_dict(checkpoint["state_dict"])
         self.model.take_notes(checkpoint)

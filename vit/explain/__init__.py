@@ -19,7 +19,7 @@ from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, METHODS, explain
 from vit.explain.maps.backbones import Features, PatchToken, Similarity
 from vit.explain.maps.flow import attention_flow
 from vit.explain.maps.rollout import attention_rollout
-from vit.explain.photograph import cell_boxes, overlay_photograph
+from vit.explain.photograph_overlay import cell_boxes, overlay_photograph
 from vit.explain.readout import logit_lens
 from vit.explain.registers import AddedRegister, add_register
 from vit.explain.text_page import text_explorer

@@ -72,130 +72,9 @@ class Explorer(str):
         )
 
 
-def explorer(
-    model: nn.Module,
-    image: "Tensor | Given",
-    *,
-    maps: Mapping[str, Tensor] | None = None,
-    target: int | str | None = None,
-    versus: int | str | None = None,
-    class_names: Sequence[str] | None = None,
-    model_name: str = "",
-    image_name: str = "",
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    grid: tuple[int, int] | None = None,
-    num_prefix_tokens: int | None = None,
-) -> Explorer:
-    """Build a page that shows the attention of every layer and head of a model over one image, and maps beside it.
-
-    The page also shows what each head adds to a logit (see ``contributions``), or why the logit is no such sum. The
-    model also runs once for each head and each layer with that part switched off, so the page can show how the logits
-    change. Before compression, the page takes about layers * heads * tokens ** 2 bytes.
-
-    Attention to a patch is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that
-    to the largest patch of the same row. Attention to other tokens, logits, contributions and maps are float32.
-
-    >>> import vit
-    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
-    >>> page = explorer(model, torch.randn(3, 32, 32))
-    >>> page.save("explorer.html")  # doctest: +SKIP
-
-    Args:
-        model: A classifier that ``capture_attention`` can see, in eval mode.
-        image: One image as the model takes it, (C, H, W) or (1, C, H, W); or a file or a PIL image, for a model of
-            ``vit.load`` or timm, which also tells the names and the statistics below.
-        maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
-            speak against the class. None draws ``DEFAULT_METHOD`` for the target.
-        target: The class whose logit is split into contributions, by number or name; None is the predicted class.
-        versus: A class to compare with, by number or name: then the target's logit minus that of this class is split.
-        class_names: Names of the classes, in the order of the logits; None numbers them.
-        model_name: Name of the model, shown on top.
-        image_name: Name of the image, such as that of its file, shown on top.
-        mean: Channel means that were subtracted from the image. Display adds them again.
-        std: Channel standard deviations that the image was divided by. If mean and std are None, the smallest value of
-            the image is black and the largest white. Images without three channels are averaged to grey.
-        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
-        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
-
-    Raises:
-        ValueError: If ``image`` is not one image, attention cannot be captured, the model returns no row of logits, or
-            maps, names, mean or std do not fit.
-    """
-    if not isinstance(image, Tensor):
-        from vit.explain.inputs import as_images, name_of, taken_by  # imports Pillow, which tensors do not need
-
-        settings, image_name = taken_by(model).settings, image_name or name_of(image)
-        class_names, mean, std = class_names or settings.get("class_names"), settings["mean"], settings["std"]
-        image = as_images(model, image)
-    image = image[None] if image.ndim == 3 else image
-    if image.ndim != 4 or len(image) != 1:
-        raise ValueError(
-            f"image has shape {tuple(image.shape)}: give a single one, (channels, rows, columns), as images[0]"
-        )
-    pixels = displayed_pixels(image[0], mean, std)
-    anatomy = examine(model, image, grid, num_prefix_tokens)
-    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
-    with torch.no_grad():
-        attentions = capture_attention(model, image)
-        layers = [attn[0] for attn in attentions if attn.shape[-2] > 1]
-        heads = [len(attn) for attn in layers]
-        if attentions.logits.ndim != 2:
-            raise ValueError(
-                f"the model returned logits of shape {tuple(attentions.logits.shape)}: give a classifier, "
-                "(batch, classes)"
-            )
-        names = name_classes(class_names, attentions.logits.shape[1])
-        logits = torch.cat([attentions.logits, *ablated_logits(model, image, heads, anatomy.calls)]).float()
-    target, versus = (class_number(each, names) if isinstance(each, str) else each for each in (target, versus))
-    subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
-    target = int(subject.contrast.argmax())
-    versus = None if versus is None else int(subject.contrast.argmin())
-    if maps is None:
-        question = f"why {names[target]}" + ("?" if versus is None else f", and not {names[versus]}?")
-        maps = {f"{DEFAULT_METHOD}: {question}": signed_map(DEFAULT_METHOD, subject)[0]}
-    weights = torch.cat(layers)
-    others = name_other_tokens(model, anatomy)
-    lows, largest, codes = quantise(weights[..., anatomy.patches])
-    asked = [target] if versus is None else [target, versus]
-    thresholds = thresholds_of(model)
-    said = [] if thresholds is None else (logits.sigmoid().cpu() >= torch.tensor(thresholds)).nonzero()[:, 1].tolist()
-    best = logits.topk(min(TOP_CLASSES, len(names))).indices.flatten().tolist()
-    kept = sorted({*best, *asked, *said})
-    return _fill_template(
-        {
-            "model": printable(model_name) or type(model).__name__,
-            "image": printable(image_name),
-            "worth": "" if is_packaged(model) else f"{NOT_MEASURED} Measure yours: vit-attention explain --trust",
-            "grid": anatomy.grid,
-            "heads": heads,
-            "modules": name_modules(anatomy.parts.layer_names, len(heads)),
-            "tokens": anatomy.num_tokens,
-            "firstPatch": anatomy.num_prefix_tokens,
-            "others": others,
-            "home": next((token for token, name in others if name == "class token" and is_read(anatomy, token)), None),
-            "size": pixels.shape[:2],
-            "pixels": pack_bytes(pixels),
-            "fine": FINE,
-            "top": TOP,
-            "lows": pack_bytes(lows),
-            "largest": pack_bytes(largest),
-            "codes": pack_bytes(codes),
-            "otherWeights": pack_bytes(weights[..., [place for place, _ in others]].float()),
-            "terms": split_logit(model, image, target, versus, heads),
-            "asked": names[target] + ("" if versus is None else f" rather than {names[versus]}"),
-            "mapNames": list(maps),
-            "mapWords": [str(MAPS.get(name.partition(":")[0], "")) for name in maps],
-            "maps": pack_bytes(pile_maps(maps, anatomy.grid)),
-            "colours": colour_constants(),
-            "classes": [names[index] for index in kept],
-            "askedClasses": [kept.index(index) for index in asked],
-            "thresholds": None if thresholds is None else [thresholds[index] for index in kept],
-            "logits": pack_bytes(logits[:, kept]),
-            "logSums": pack_bytes(logits.logsumexp(dim=1)),
-            "words": explain_words(others),
-        }
-    )
+def pack_bytes(tensor: Tensor) -> str:
+    """Encode the numbers of a tensor: little-endian, deflated, base64."""
+    return base64.b64encode(zlib.compress(tensor.cpu().contiguous().numpy().tobytes())).decode("ascii")
 
 
 def is_read(anatomy: Anatomy, token: int) -> bool:
@@ -337,12 +216,198 @@ def name_other_tokens(model: nn.Module, anatomy: Anatomy) -> list[tuple[int, str
     return [(place, names.get(place) or next(registers)) for place in places]
 
 
-def pack_bytes(tensor: Tensor) -> str:
-    """Encode the numbers of a tensor: little-endian, deflated, base64."""
-    return base64.b64encode(zlib.compress(tensor.cpu().contiguous().numpy().tobytes())).decode("ascii")
+def _single_image(image: Tensor) -> Tensor:
+    """Return a single image as a batch: (C, H, W) or (1, C, H, W) -> (1, C, H, W).
+
+    Raises:
+        ValueError: If it is not one image.
+    """
+    image = image[None] if image.ndim == 3 else image
+    if image.ndim != 4 or len(image) != 1:
+        raise ValueError(
+            f"image has shape {tuple(image.shape)}: give a single one, (channels, rows, columns), as images[0]"
+        )
+    return image
+
+
+@torch.no_grad()
+def _attention_and_logits(model: nn.Module, image: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the attention of each layer, (heads, N, N), and the logits (1, classes).
+
+    Raises:
+        ValueError: If attention cannot be captured, or the model returns no row of logits.
+    """
+    attentions = capture_attention(model, image)
+    if attentions.logits.ndim != 2:
+        raise ValueError(
+            f"the model returned logits of shape {tuple(attentions.logits.shape)}: give a classifier, (batch, classes)"
+        )
+    return [attn[0] for attn in attentions if attn.shape[-2] > 1], attentions.logits
+
+
+def _explained_classes(subject: Subject) -> tuple[int, int | None]:
+    """Return the class whose logit is split, and the class to compare with, or None."""
+    return int(subject.contrast.argmax()), None if subject.versus is None else int(subject.contrast.argmin())
+
+
+def _default_map(subject: Subject, asked: Sequence[str]) -> dict[str, Tensor]:
+    """Return the map of the default method, titled by the question that it answers."""
+    return {f"{DEFAULT_METHOD}: why {', and not '.join(asked)}?": signed_map(DEFAULT_METHOD, subject)[0]}
+
+
+def _kept_classes(logits: Tensor, asked: Sequence[int], thresholds: Sequence[float] | None) -> list[int]:
+    """Return the classes of the page: the best of each row of logits, those above a threshold, those asked about."""
+    best = logits.topk(min(TOP_CLASSES, logits.shape[1])).indices.flatten().tolist()
+    above_threshold = []
+    if thresholds is not None:
+        above_threshold = (logits.sigmoid().cpu() >= torch.tensor(thresholds)).nonzero()[:, 1].tolist()
+    return sorted({*best, *asked, *above_threshold})
+
+
+def _token_data(
+    model: nn.Module, anatomy: Anatomy, heads: Sequence[int], others: Sequence[tuple[int, str]]
+) -> dict[str, Any]:
+    """Return what the page needs to know of the layers and the tokens."""
+    read = (token for token, name in others if name == "class token" and is_read(anatomy, token))
+    return {
+        "grid": anatomy.grid,
+        "heads": heads,
+        "modules": name_modules(anatomy.parts.layer_names, len(heads)),
+        "tokens": anatomy.num_tokens,
+        "firstPatch": anatomy.num_prefix_tokens,
+        "others": others,
+        "home": next(read, None),
+    }
+
+
+def _attention_data(layers: Sequence[Tensor], patches: slice, others: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    """Return the attention of all heads: to patches in bytes, and to other tokens in float32."""
+    weights = torch.cat([*layers])
+    lows, largest, codes = quantise(weights[..., patches])
+    return {
+        "fine": FINE,
+        "top": TOP,
+        "lows": pack_bytes(lows),
+        "largest": pack_bytes(largest),
+        "codes": pack_bytes(codes),
+        "otherWeights": pack_bytes(weights[..., [place for place, _ in others]].float()),
+    }
+
+
+def _map_data(maps: Mapping[str, Tensor], grid: tuple[int, int]) -> dict[str, Any]:
+    """Return the maps with their titles, what the words of a title mean, and what their colours are made of."""
+    return {
+        "mapNames": list(maps),
+        "mapWords": [str(MAPS.get(name.partition(":")[0], "")) for name in maps],
+        "maps": pack_bytes(pile_maps(maps, grid)),
+        "colours": colour_constants(),
+    }
+
+
+def _class_data(model: nn.Module, logits: Tensor, names: Sequence[str], asked: Sequence[int]) -> dict[str, Any]:
+    """Return the logits of the classes on the page: of the model first, then without each head and each layer."""
+    thresholds = thresholds_of(model)
+    kept = _kept_classes(logits, asked, thresholds)
+    return {
+        "classes": [names[index] for index in kept],
+        "askedClasses": [kept.index(index) for index in asked],
+        "thresholds": None if thresholds is None else [thresholds[index] for index in kept],
+        "logits": pack_bytes(logits[:, kept]),
+        "logSums": pack_bytes(logits.logsumexp(dim=1)),
+    }
 
 
 def _fill_template(data: dict[str, Any]) -> Explorer:
     template = files("vit.explain").joinpath("explorer_page.html").read_text(encoding="utf-8")
     # Escaping < keeps class names from closing the script element that holds the data.
     return Explorer(template.replace("{{data}}", json.dumps(data).replace("<", "\\u003c")))
+
+
+def explorer(
+    model: nn.Module,
+    image: "Tensor | Given",
+    *,
+    maps: Mapping[str, Tensor] | None = None,
+    target: int | str | None = None,
+    versus: int | str | None = None,
+    class_names: Sequence[str] | None = None,
+    model_name: str = "",
+    image_name: str = "",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    grid: tuple[int, int] | None = None,
+    num_prefix_tokens: int | None = None,
+) -> Explorer:
+    """Build a page that shows the attention of every layer and head of a model over one image, and maps beside it.
+
+    The page also shows what each head adds to a logit (see ``contributions``), or why the logit is no such sum. The
+    model also runs once for each head and each layer with that part switched off, so the page can show how the logits
+    change. Before compression, the page takes about layers * heads * tokens ** 2 bytes.
+
+    Attention to a patch is within 1/66 of the model's (1/33 in rows with negative weights), or within 1/50,000 of that
+    to the largest patch of the same row. Attention to other tokens, logits, contributions and maps are float32.
+
+    >>> import vit
+    >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()
+    >>> page = explorer(model, torch.randn(3, 32, 32))
+    >>> page.save("explorer.html")  # doctest: +SKIP
+
+    Args:
+        model: A classifier that ``capture_attention`` can see, in eval mode.
+        image: One image as the model takes it, (C, H, W) or (1, C, H, W); or a file or a PIL image, for a model of
+            ``vit.load`` or timm, which also tells the names and the statistics below.
+        maps: Maps of the patches to choose from beside attention, (rows, columns) each, by any title. Negative values
+            speak against the class. None draws ``DEFAULT_METHOD`` for the target.
+        target: The class whose logit is split into contributions, by number or name; None is the predicted class.
+        versus: A class to compare with, by number or name: then the target's logit minus that of this class is split.
+        class_names: Names of the classes, in the order of the logits; None numbers them.
+        model_name: Name of the model, shown on top.
+        image_name: Name of the image, such as that of its file, shown on top.
+        mean: Channel means that were subtracted from the image. Display adds them again.
+        std: Channel standard deviations that the image was divided by. If mean and std are None, the smallest value of
+            the image is black and the largest white. Images without three channels are averaged to grey.
+        grid: Rows and columns of patches, checked against the detected grid (see ``explain``).
+        num_prefix_tokens: Number of tokens before the patches, checked against the detected number.
+
+    Raises:
+        ValueError: If ``image`` is not one image, attention cannot be captured, the model returns no row of logits, or
+            maps, names, mean or std do not fit.
+    """
+    if not isinstance(image, Tensor):
+        from vit.explain.inputs import as_images, input_settings, name_of  # imports Pillow, which tensors do not need
+
+        settings, image_name = input_settings(model).pretrained_cfg, image_name or name_of(image)
+        class_names, mean, std = class_names or settings.get("class_names"), settings["mean"], settings["std"]
+        image = as_images(model, image)
+    image = _single_image(image)
+    pixels = displayed_pixels(image[0], mean, std)
+    anatomy = examine(model, image, grid, num_prefix_tokens)
+    check_even(anatomy.cells, anatomy.grid, type(model).__name__)
+    layers, of_image = _attention_and_logits(model, image)
+    names = name_classes(class_names, of_image.shape[1])
+    heads = [len(attn) for attn in layers]
+    with torch.no_grad():
+        logits = torch.cat([of_image, *ablated_logits(model, image, heads, anatomy.calls)]).float()
+    target, versus = (class_number(each, names) if isinstance(each, str) else each for each in (target, versus))
+    subject = Subject(model, image, target, versus, grid=grid, num_prefix_tokens=num_prefix_tokens)
+    target, versus = _explained_classes(subject)
+    asked = [target] if versus is None else [target, versus]
+    if maps is None:
+        maps = _default_map(subject, [names[index] for index in asked])
+    others = name_other_tokens(model, anatomy)
+    return _fill_template(
+        {
+            "model": printable(model_name) or type(model).__name__,
+            "image": printable(image_name),
+            "caution": "" if is_packaged(model) else f"{NOT_MEASURED} Measure yours: vit-attention explain --trust",
+            **_token_data(model, anatomy, heads, others),
+            "size": pixels.shape[:2],
+            "pixels": pack_bytes(pixels),
+            **_attention_data(layers, anatomy.patches, others),
+            "terms": split_logit(model, image, target, versus, heads),
+            "asked": " rather than ".join(names[index] for index in asked),
+            **_map_data(maps, anatomy.grid),
+            **_class_data(model, logits, names, asked),
+            "words": explain_words(others),
+        }
+    )

@@ -17,9 +17,9 @@ from vit.explain.evaluation.faithfulness import Curves
 from vit.explain.evaluation.printed_table import Interval
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.heatmap import overlay
+from vit.explain.image_grid import Sheet
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
-from vit.explain.sheet import Sheet
 from vit.support.class_names import name_classes
 from vit.support.plotting import BLUE, GREY, ORANGE, SERIES, drawable, plain_text, plot_style, save_figure
 from vit.support.printable import printable
@@ -27,6 +27,11 @@ from vit.support.printable import printable
 DASHES = ("-", "--", ":")
 GREY_DASHES = (*DASHES, "-.", (0, (1, 4)), (0, (6, 3)))  # a line for each control
 TEXT_WIDTH = 22  # letters of a line below an image
+MEASURES = {
+    "drop": "removal area (tokens)",
+    "fill": "removal area (pixels)",
+    "hits": "share of highest patches on the object",
+}
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
 
 
@@ -172,7 +177,11 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_color(GREY if row["method"] in CONTROLS else "black")
-    axes.set_xlabel(f"{measure}; {scores.note}")
+    controls = [row[measure].mean for row in rows if row["method"] in CONTROLS]
+    if controls:
+        axes.axvline(max(controls), color=GREY, lw=1, ls="--")
+    axes.set_title(f"{MEASURES.get(measure, measure)} of each map", fontsize="medium", loc="left")
+    axes.set_xlabel(scores.note + "; dashed: the best control" * bool(controls))
     save_figure(figure, path)
 
 

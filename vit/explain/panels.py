@@ -126,12 +126,10 @@ class Picture:
         )
 
 
-def check_format(kind: str, where: object) -> None:
+def check_format(kind: str, path: Path) -> None:
     """Raise a ValueError if pictures cannot be written in a format."""
     if kind not in FORMATS:
-        raise ValueError(
-            f"{where} is no picture that can be written: choose {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        )
+        raise ValueError(f"{path} is no picture that can be written: choose {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
 
 
 @plain_text

@@ -1,89 +1,100 @@
-"""Maps over photographs as taken: which pixels each cell covers, and a picture of them.
+"""A photograph as taken: which part of it a model sees, and its pixels at a size to look at."""
 
-Letters in the einops patterns: c channels, h w rows and columns of pixels, r s rows and columns of cells.
-"""
-
-from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
-from vit.capture.footprint import cell_edges, even_cells
-from vit.explain.heatmap import UNSEEN, grey_of, shade, shares_of_largest
-from vit.support.precision import in_double
+from vit.data.formats import MAX_PIXELS
+from vit.data.image_files import BICUBIC, SIDEWAYS, UPRIGHT, decode, header_orientation, seen_box, upright_size
+from vit.explain.inputs import Given, as_tensor, input_settings, name_of, upright
+from vit.support.checks import check_positive_int
 
-LINE = 0.35  # share of white in the lines between cells
-LINE_WIDTH = 800  # pixels of a picture's longer side for each pixel of a line's width
-ROUNDING = 1e-6  # pixels
-FEWEST_RULED = 8  # pixels; cells with a shorter side below this get no lines, which would hide them
-
-Box = tuple[float, float, float, float]
+SMALLEST_SIDE = 384  # pixels; smaller photographs are enlarged when shown
+LARGEST_SIDE = 1600  # pixels; larger ones are scaled down
+LEAST_SIDE, MOST_SIDE = 200, 16_000  # pixels that may be asked for
+REPEATED = 2  # times; from this enlargement on, pixels are repeated, because interpolated ones look like details
 
 
-def cell_boxes(box: Box, grid: Sequence[int], cells: Tensor | None = None) -> Tensor:
-    """Divide a box into cells: -> (rows, columns, 4), left, top, right and bottom of each in pixels.
+class Photograph(NamedTuple):
+    """An image as taken, and the part of it that a model sees.
 
-    >>> cell_boxes((80.0, 0.0, 560.0, 480.0), (2, 2))[1, 0].tolist()
-    [80.0, 240.0, 320.0, 480.0]
-
-    Args:
-        box: Left, top, right and bottom of the part of the image that the model was given.
-        grid: Rows and columns of cells.
-        cells: The cell of each pixel that the model was given, as in ``overlay``. None divides the box evenly.
+    Attributes:
+        path: The file. For a PIL image, the name of the file that it was read from, or "PIL image".
+        width: Pixels of a row, once the photograph stands upright.
+        height: Pixels of a column.
+        orientation: The EXIF orientation of the file, from 1 (stored upright) to 8.
+        seen: Left, top, right and bottom of what the model sees, in pixels of the upright photograph.
+        image: The PIL image; None if the file is read.
     """
-    down, across = _edges(box, grid, cells)
-    tops, lefts = torch.meshgrid(down[:, 0], across[:, 0], indexing="ij")
-    bottoms, rights = torch.meshgrid(down[:, 1], across[:, 1], indexing="ij")
-    return torch.stack([lefts, tops, rights, bottoms], dim=-1)
+
+    path: Path
+    width: int
+    height: int
+    orientation: int
+    seen: tuple[float, float, float, float]
+    image: Image.Image | None = None
 
 
-def _edges(box: Box, grid: Sequence[int], cells: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return where each row of cells begins and ends, and each column: (rows, 2), (columns, 2)."""
-    (left, top, right, bottom), (rows, columns) = box, grid
-    cells = even_cells((rows, columns), (rows, columns)) if cells is None else cells
-    of_rows, of_columns = (in_double(edges) for edges in cell_edges(cells, (rows, columns)))
-    return top + of_rows * (bottom - top) / cells.shape[0], left + of_columns * (right - left) / cells.shape[1]
+def locate(given: Given, model: nn.Module, max_pixels: int = MAX_PIXELS) -> Photograph:
+    """Return the size of a photograph as taken, and the part of it that ``read_pixels`` gives to the model."""
+    settings = input_settings(model)
+    if isinstance(given, Image.Image):
+        path, image = Path(name_of(given)), given
+        orientation = header_orientation(given)
+        width, height = given.size[::-1] if orientation in SIDEWAYS else given.size
+        orientation = orientation if orientation in UPRIGHT else 1
+    else:
+        path, image = Path(given), None
+        width, height, orientation = upright_size(path, max_pixels)
+    seen = seen_box((width, height), settings.scaled_size, centre=settings.image_size, stretch=settings.stretch)
+    return Photograph(path, width, height, orientation, seen, image)
 
 
-def overlay_photograph(photograph: Tensor, values: Tensor, box: Box, cells: Tensor | None = None) -> Tensor:
-    """Lay a map in colour over the part of a photograph that a model saw: (C, H, W), (rows, columns) -> (3, H, W).
+def check_shown_size(size: int | None) -> None:
+    """Raise a ValueError if photographs cannot be shown at a size, the pixels of their longer side."""
+    if size is None:
+        return
+    check_positive_int("size", size, "it is the pixels of the longer side")
+    if not LEAST_SIDE <= size <= MOST_SIDE:
+        raise ValueError(f"size ({size}) must be from {LEAST_SIDE} to {MOST_SIDE}, pixels of the longer side")
 
-    Colours are those of ``overlay``, with a thin line around each cell. What the model did not see is dark and grey.
 
-    >>> overlay_photograph(torch.rand(3, 48, 64), torch.rand(4, 4), (8.0, 0.0, 56.0, 48.0)).shape
-    torch.Size([3, 48, 64])
+def _decode(photograph: Photograph, size: tuple[int, int] | None, in_channels: int, max_pixels: int) -> Tensor:
+    if photograph.image is None:
+        return decode(photograph.path, size, in_channels, stretch=True, max_pixels=max_pixels)
+    image = upright(photograph.image, in_channels)
+    return as_tensor(image if size is None else image.resize(size[::-1], BICUBIC))
+
+
+def read_shown(
+    photograph: Photograph, max_pixels: int = MAX_PIXELS, *, size: int | None = None, in_channels: int = 1
+) -> Tensor:
+    """Read a photograph upright, at a size to look at: uint8 (in_channels, H, W), in grey or colours.
+
+    Most photographs keep their pixels. A large one is scaled down until no side exceeds ``LARGEST_SIDE``. Each pixel of
+    a small one is repeated until both sides have ``SMALLEST_SIDE``, or one would exceed ``LARGEST_SIDE``.
 
     Args:
-        photograph: Float in [0, 1], or uint8.
-        values: Relevance of each cell, non-negative.
-        box: Left, top, right and bottom of the part that the model was given, in pixels of the photograph.
-        cells: The cell of each pixel that the model was given, as in ``overlay``. None divides the box evenly.
+        photograph: The photograph.
+        max_pixels: Most pixels of a file.
+        size: Pixels of the longer side, in place of these rules.
+        in_channels: 1 for grey, 3 for colours.
 
     Raises:
-        ValueError: If shapes do not fit, or values are out of range.
+        ValueError: If the file cannot be read, or the size is out of range.
     """
-    grey = grey_of(photograph[None])[0]
-    height, width = grey.shape[-2:]
-    (row, in_row, on_row, tall), (column, in_column, on_column, wide) = (
-        _cells(side, edges, max(1, round(max(height, width) / LINE_WIDTH)))
-        for side, edges in zip((height, width), _edges(box, values.shape, cells), strict=True)
+    longer, shorter = max(photograph.width, photograph.height), min(photograph.width, photograph.height)
+    check_shown_size(size)
+    if size is None:
+        size = min(LARGEST_SIDE, longer * max(1, min(-(-SMALLEST_SIDE // shorter), LARGEST_SIDE // longer)))
+    rows, columns = (max(1, round(size / longer * side)) for side in (photograph.height, photograph.width))
+    if size < REPEATED * longer:
+        return _decode(photograph, (rows, columns), in_channels, max_pixels)
+    shown = _decode(photograph, None, in_channels, max_pixels)
+    down, across = (
+        torch.arange(many) * few // many for many, few in zip((rows, columns), shown.shape[1:], strict=True)
     )
-    seen = in_row[:, None] & in_column
-    shares = shares_of_largest(values[None])[0][row][:, column]
-    picture = torch.where(seen, shade(grey[None], shares[None])[0], UNSEEN * grey)
-    if min(tall, wide) >= FEWEST_RULED:
-        ruled = seen & (on_row[:, None] | on_column)
-        picture = torch.where(ruled, (1 - LINE) * picture + LINE, picture)
-    return picture
-
-
-def _cells(side: int, edges: Tensor, line: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return the cell of each pixel along a side, whether it is in one, and on an edge; and the length of a cell."""
-    places = torch.arange(side, dtype=torch.float64) + 0.5
-    cells = (torch.searchsorted(edges[:, 0].contiguous(), places, right=True) - 1).clamp(min=0)
-    inside = (places >= edges[cells, 0]) & (places < edges[cells, 1])
-    from_edges = places[:, None] - edges.flatten()
-    from_edge = from_edges.gather(1, from_edges.abs().argmin(dim=1, keepdim=True))[:, 0]
-    # The middles of two pixels may be half a pixel from an edge, which rounding must not move.
-    on_edge = (from_edge > ROUNDING - line / 2) & (from_edge <= ROUNDING + line / 2)
-    return cells, inside, on_edge, float((edges[:, 1] - edges[:, 0]).median())
+    return shown[:, down][:, :, across]

@@ -7,11 +7,12 @@ from torch import nn
 
 from vit.data.formats import MAX_PIXELS
 from vit.explain.default_method import DEFAULT_METHOD
-from vit.explain.explained import RELATIVE, Asked, Explained, ask, explain_photograph
-from vit.explain.inputs import Given, as_images, as_list, locate, read_shown
+from vit.explain.explained import RELATIVE, Explained, MethodChoice, choose_methods, explain_photograph, maps_of
+from vit.explain.inputs import Given, as_images, as_list
 from vit.explain.maps.methods import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.panels import SHEET_LOOK, Panel, Picture, draw_panels
+from vit.explain.photograph import locate, read_shown
 from vit.support.printable import printable
 
 SHEET_SIDE = 400  # pixels of the longer side of a photograph on a sheet
@@ -54,7 +55,7 @@ def picture(
     Raises:
         ValueError: If an image cannot be read, or there is no such method, class, layer or head.
     """
-    asked = ask([methods] if isinstance(methods, str) else methods, layer, head)
+    choices = choose_methods([methods] if isinstance(methods, str) else methods, layer, head)
     given, taken = as_list(images), as_images(model, images)
     for name, classes in (("target", target), ("versus", versus)):
         if not _is_one(classes) and len(classes) != len(given):
@@ -63,9 +64,10 @@ def picture(
     for index, one in enumerate(given):
         subject = Subject(model, taken[index][None], _of_image(target, index), _of_image(versus, index))
         of_class = target is not None or versus is not None
-        explained.append(explain_photograph(locate(one, model), subject, asked, model_name, of_class=of_class))
-    if len(explained) == len(asked) == 1:
-        return draw_map(explained, asked[0], size)
+        photograph, maps = locate(one, model), maps_of(subject, choices)
+        explained.append(explain_photograph(photograph, subject, maps, model_name, of_class=of_class))
+    if len(explained) == len(choices) == 1:
+        return draw_map(explained, choices[0], size)
     return draw_sheet([[one] for one in explained], size or SHEET_SIDE)
 
 
@@ -79,13 +81,13 @@ def _of_image(classes: Target, index: int) -> Target:
 
 
 def draw_map(
-    explained: Sequence[Explained], asked: Asked, size: int | None = None, max_pixels: int = MAX_PIXELS
+    explained: Sequence[Explained], choice: MethodChoice, size: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> Picture:
     """Draw a map over a photograph. The maps of several models stand side by side."""
     shown = read_shown(explained[0].photograph, max_pixels, size=size)
-    description = f"{asked.title} of {printable(explained[0].photograph.path.name)}: "
+    description = f"{choice.title} of {printable(explained[0].photograph.path.name)}: "
     description += "; ".join(one.prediction for one in explained)
-    return draw_panels([[one.panel(asked, shown) for one in explained]], description=description)
+    return draw_panels([[one.panel(choice, shown) for one in explained]], description=description)
 
 
 def draw_sheet(
@@ -126,11 +128,11 @@ def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[P
     said = [f"{one.model_name}: {one.prediction}" if len(explained) > 1 else one.prediction for one in explained]
     cautions = dict.fromkeys(one.caution.said for one in explained if one.caution)
     panels = [Panel(colours, printable(photograph.path.name), "\n".join(said), caution=" ".join(cautions))]
-    for asked, one in product(explained[0].maps, explained):
-        if asked in one.maps:
+    for choice, one in product(explained[0].maps, explained):
+        if choice in one.maps:
             named = [one.model_name] if len(explained) > 1 else []
-            subtitle = ", ".join([*named, *_about(asked.method)]) or " "
-            panels.append(Panel(one.drawn(asked, grey), asked.title, subtitle, _largest(one.stands_out(asked))))
+            subtitle = ", ".join([*named, *_about(choice.method)]) or " "
+            panels.append(Panel(one.drawn(choice, grey), choice.title, subtitle, _largest(one.stands_out(choice))))
     return panels
 
 

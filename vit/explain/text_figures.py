@@ -10,7 +10,7 @@ from einops import repeat
 from torch import Tensor
 
 from vit.explain.heatmap import overlay
-from vit.explain.sheet import Sheet
+from vit.explain.image_grid import Sheet
 from vit.support.plotting import plain_text
 
 

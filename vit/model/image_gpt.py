@@ -68,6 +68,10 @@ class ImageGPT(PixelModel):
             known = torch.cat([known, sample(self.decoder, prompt, None, steps, None, sampling).tokens], dim=1)
         return rearrange(known, "b (r s) -> b r s", r=self.grid[0])
 
+    def redraw(self, pixels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the lower half of images anew, given the upper half: (B, r, s) -> (B, r, s)."""
+        return self.complete(pixels[:, : self.completed_rows.start], generator=generator)
+
     def _before_each(self, pixels: Tensor) -> Tensor:
         """Return the token before each pixel, and the start token before the first pixel: (B, r, s) -> (B, r s)."""
         sequence = self._sequence(pixels)

@@ -48,6 +48,31 @@ class MaskedImageModel(PixelModel):
         self.check_colours(pixels)
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
 
+    def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
+        """Return what ``forward`` takes to predict the counted pixels, boolean (B, r, s): the images, and these."""
+        return pixels, self.hidden(counted)
+
+    def counted(self, pixels: Tensor) -> Tensor:
+        """Return which pixels an evaluation counts, the same in each image: half. (B, r, s) -> boolean (B, r, s)."""
+        half = torch.full((1,), 0.5, device=pixels.device)
+        return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
+
+    def counted_in_training(self, pixels: Tensor) -> Tensor:
+        """Return which pixels the loss of a training step counts: a random share of each image."""
+        return self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
+
+    def hidden(self, counted: Tensor) -> Tensor:
+        """Return which pixels the model does not see: the counted ones."""
+        return counted
+
+    def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Choose pixels to hide, at least one per image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
+        noise = torch.rand(pixels.shape, generator=generator).to(pixels.device)
+        noise = rearrange(noise, "b r s -> b (r s)")
+        count = (shares * noise.shape[1]).ceil().clamp(min=1)
+        rank = noise.argsort(dim=1).argsort(dim=1)
+        return rearrange(rank < count[:, None], "b (r s) -> b r s", r=self.grid[0])
+
     @torch.no_grad()
     def complete(
         self,
@@ -91,6 +116,12 @@ class MaskedImageModel(PixelModel):
             pixels, hidden = torch.where(filled, drawn, pixels), hidden & ~filled
         check_scores(reduce(log_probabilities, "b n v -> b", "sum"))
         return rearrange(pixels, "b (r s) -> b r s", r=self.grid[0])
+
+    def redraw(self, pixels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the lower half of images anew, given the upper half: (B, r, s) -> (B, r, s)."""
+        hidden = torch.zeros_like(pixels, dtype=torch.bool)
+        hidden[:, self.completed_rows] = True
+        return self.complete(pixels, hidden, generator=generator)
 
     def _check(self, pixels: Tensor, hidden: Tensor) -> None:
         if tuple(pixels.shape[1:]) != self.grid or hidden.shape != pixels.shape or hidden.dtype != torch.bool:

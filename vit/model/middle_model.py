@@ -51,6 +51,17 @@ class MiddleModel(PixelModel):
         above, below = self.middle.start, self.grid[0] - self.middle.stop
         return F.pad(logits[:, above + below :], (0, 0, 0, 0, above, below))
 
+    def counted(self, pixels: Tensor) -> Tensor:
+        """Return which pixels an evaluation counts: those of the middle rows. (B, r, s) -> boolean (B, r, s)."""
+        counted = torch.zeros_like(pixels, dtype=torch.bool)
+        counted[:, self.middle] = True
+        return counted
+
+    @property
+    def completed_rows(self) -> slice:
+        """Rows that ``redraw`` draws: those between the given ones."""
+        return self.middle
+
     @torch.no_grad()
     def complete(
         self,
@@ -70,6 +81,10 @@ class MiddleModel(PixelModel):
         completed = pixels.long().clone()
         completed[:, self.middle] = rearrange(drawn, "b (r s) -> b r s", s=self.grid[1])
         return completed
+
+    def redraw(self, pixels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw the middle rows of images anew, given the rows above and below: (B, r, s) -> (B, r, s)."""
+        return self.complete(pixels, generator=generator)
 
     def _parts(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Check images, and return the given rows and the middle rows."""

@@ -3,8 +3,10 @@
 Letters in the einops patterns: b batch, v colours, r rows and s columns of an image.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -12,8 +14,11 @@ from vit.model.decoder import TransformerDecoder
 from vit.model.generation import INTEGER_DTYPES, first_outside
 
 
-class PixelModel(nn.Module):
+class PixelModel(nn.Module, ABC):
     """A decoder over the colours of a palette and one extra token, "no colour".
+
+    A subclass defines which pixels it predicts from which, by ``forward`` and the methods that differ from those here.
+    ``forward`` takes what ``inputs`` returns, and computes the logits of each pixel.
 
     Args:
         palette_size: Number of entries of the palette: colours, or whole patches.
@@ -43,6 +48,31 @@ class PixelModel(nn.Module):
         """Compute the logits of the colours for each token of a sequence: (B, r s) -> (B, r, s, palette_size)."""
         logits = self.decoder(sequence)[..., : self.no_colour]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
+
+    def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
+        """Return what ``forward`` takes to predict the counted pixels, boolean (B, r, s), of images: the images."""
+        return (pixels,)
+
+    def counted(self, pixels: Tensor) -> Tensor:
+        """Return which pixels an evaluation counts, the same in each image: all. (B, r, s) -> boolean (B, r, s)."""
+        return torch.ones_like(pixels, dtype=torch.bool)
+
+    def counted_in_training(self, pixels: Tensor) -> Tensor:
+        """Return which pixels the loss of a training step counts, as in an evaluation."""
+        return self.counted(pixels)
+
+    def hidden(self, counted: Tensor) -> Tensor:
+        """Return which pixels the model does not see when it predicts the pixel to their right: none."""
+        return torch.zeros_like(counted)
+
+    @property
+    def completed_rows(self) -> slice:
+        """Rows that ``redraw`` draws: the lower half."""
+        return slice(self.grid[0] // 2, self.grid[0])
+
+    @abstractmethod
+    def redraw(self, pixels: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw ``completed_rows`` of images anew, given their other rows: (B, r, s) -> (B, r, s)."""
 
     def check_whole(self, pixels: Tensor) -> None:
         """Check that pixels are those of whole images.

@@ -267,7 +267,8 @@ class VisionTransformer(nn.Module):
         Args:
             images: Images, normalised as the model was trained.
             mask: Mask of attention in all blocks, broadcastable to (B, H, N, N) with the prefix tokens counted, as in
-                ``MultiHeadAttention.forward``.
+                ``MultiHeadAttention.forward``. It hides nothing from the pooling: for images with padding, take pool
+                "cls".
             token_mask: Which patches are hidden, boolean (B, N) without the prefix tokens. The mask token replaces
                 them.
         """

@@ -10,10 +10,10 @@ from torch import Tensor
 from vit.data.module import ImageDataModule, ImageSet
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse
-from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.neighbours import draw_neighbours
 from vit.training.description import Picture, Score
 from vit.training.encoder_module import EncoderModule
+from vit.training.evaluated_images import is_of_data
 from vit.training.objective import Objective
 
 FEATURE_SCORES = (
@@ -51,7 +51,6 @@ class FeatureLearner(Objective, EncoderModule):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(num_classes=0, **kwargs)
         self.hparams.pop("num_classes", None)  # users do not choose it
-        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
         self.has_warned_of_collapse = False
 
     @property
@@ -112,17 +111,10 @@ class FeatureLearner(Objective, EncoderModule):
         """Return an evaluation of no images."""
         return FeatureEvaluation(self.judged.num_features, self.device)
 
-    def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images are in each batch."""
-        super().on_validation_epoch_start()
-        self.places = places_in_evaluation(self.trainer)
-
-    on_test_epoch_start = on_validation_epoch_start
-
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, labels = batch
-        place = self.places[batch_idx] if self.places else None
+        place = self.place(batch_idx)
         is_real = is_of_data(place, images)
         losses = self.losses(images, is_real, batch_idx).float()[is_real]
         self.evaluation.update(self.features(images), losses, labels, is_real, place)

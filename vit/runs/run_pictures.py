@@ -91,7 +91,9 @@ def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path
         score.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
         # In the title, because a label in the plot could cover the curve.
         score.set_ylabel(monitor.unit)
-        score.set_title(f"Validation: {monitor.label}\n(last: {monitor.text(val[-1][monitor.name])})")
+        score.set_title(
+            f"Validation {monitor.label[:1].lower()}{monitor.label[1:]}\n(last: {monitor.text(val[-1][monitor.name])})"
+        )
     figure.legend(loc="outside lower left", ncols=2)  # not in the plot, where it could cover the curves
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
     rate.set_title("Learning rate")

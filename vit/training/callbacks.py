@@ -1,5 +1,6 @@
 """The small callbacks of a training: seeds of each step, the stop at NaN, the progress bar."""
 
+import math
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -58,7 +59,7 @@ class SeededSteps(Callback):
 
 
 class StopAtNaN(Callback):
-    """Stop when the loss is no longer finite, before a checkpoint is written.
+    """Stop when the loss of a step or of a validation is no longer finite, before a checkpoint is written.
 
     The device notes the first bad step. On a CPU, the host reads it after each step. On a GPU, where reading waits for
     the device, the host reads it every 50 steps, and before each validation and checkpoint.
@@ -87,6 +88,14 @@ class StopAtNaN(Callback):
         if trainer.state.fn == TrainerFn.FITTING:
             self.check(trainer)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check the loss of the validation, which shows first that the last step diverged."""
+        loss = trainer.callback_metrics.get("val_loss", 0.0)
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not math.isfinite(loss):
+            raise ValueError(
+                f"the validation loss ({loss:.3g}) is no longer finite, {_first_at(trainer.global_step, trainer)}"
+            )
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check before the checkpoint of the epoch."""
         self.check(trainer)
@@ -104,10 +113,15 @@ class StopAtNaN(Callback):
         """
         step = int(self.first_bad_step)
         if step >= 0:
-            raise ValueError(
-                f"the loss is no longer finite, first at step {step}: try a lower --model.lr "
-                f"({trainer.lightning_module.hparams.lr}), a longer --model.warmup, or --trainer.gradient_clip_val 1"
-            )
+            raise ValueError(f"the loss is no longer finite, {_first_at(step, trainer)}")
+
+
+def _first_at(step: int, trainer: Trainer) -> str:
+    """Return the first bad step and the remedies, in words."""
+    return (
+        f"first at step {step}: try a lower --model.lr ({trainer.lightning_module.hparams.lr}), a longer "
+        "--model.warmup, or --trainer.gradient_clip_val 1"
+    )
 
 
 class ParameterSummary(ModelSummary):

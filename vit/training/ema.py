@@ -86,13 +86,17 @@ class EMA(Callback):
         self._put_average(pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save the average as the weights of the model, and the training weights for a resume."""
-        if not self.average:
-            return
-        module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
-        average = {name: self.average[name].to(parameter.dtype) for name, parameter in module.items()}
-        checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
-        checkpoint["training_weights"] = self.kept or module
+        """Add the training weights, which a resume needs. Lightning does not call this for files of weights alone."""
+        if self.average:
+            module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
+            checkpoint["training_weights"] = self.kept or module
+
+    def save_average(self, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Make the average the weights of the model in a checkpoint. The module calls this for every checkpoint."""
+        if self.average:
+            parameters = dict(pl_module.named_parameters())
+            average = {name: self.average[name].to(parameter.dtype) for name, parameter in parameters.items()}
+            checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the training weights until the module is on its device."""

@@ -14,6 +14,17 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
+from vit.weights.architecture import DEFAULTS
+from vit.weights.surgery import canonicalize
+
+# Arguments in which a model may differ from the checkpoint that it takes: they act in training alone, or on images of
+# another size, or change the names or shapes of tensors, which are compared.
+MAY_CHANGE = frozenset(
+    (
+        *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
+        *("image_size", "pos_embed_interpolation", "pos_embed_init", "fc_norm", "num_classes"),
+    )
+)
 
 
 class EncoderModule(LightningModule):
@@ -110,6 +121,21 @@ def numbers_of_channels(name: str, numbers: Any, channels: int) -> list[float]:
     if wrong := [number for number in found if not math.isfinite(number) or (name == "std" and number <= 0)]:
         raise ValueError(f"{name} has {wrong[0]:g}: give finite numbers{', above 0' * (name == 'std')}")
     return found
+
+
+def check_same_arguments(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Check that the encoder of a checkpoint computes what this one does, where shapes do not tell.
+
+    Raises:
+        ValueError: If an argument differs that is not in ``MAY_CHANGE``.
+    """
+    one, other = canonicalize(DEFAULTS | theirs), canonicalize(ours)
+    if differing := [name for name in other if name not in MAY_CHANGE and one[name] != other[name]]:
+        there, here = (", ".join(f"{name} {found[name]!r}" for name in differing) for found in (one, other))
+        raise ValueError(
+            f"the checkpoint was trained with {there}, and this model has {here}: leave out the --model options, or "
+            "take its own"
+        )
 
 
 def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

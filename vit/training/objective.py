@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import torch
-from lightning import Callback, LightningModule
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BackboneFinetuning
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from vit.support.checks import check_choice, check_non_negative, check_positive_
 from vit.training.compilation import blocks_of, compile_for_training
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
-from vit.training.encoder_module import remedy_of_misfit
+from vit.training.encoder_module import check_same_arguments, remedy_of_misfit
+from vit.training.evaluated_images import places_in_evaluation
 from vit.training.kept_memory import keep_freed_memory
 from vit.training.loader_batches import UserBatches
 from vit.training.optimizer import Optimizer, make_optimizer
@@ -52,6 +53,8 @@ class Objective(LightningModule, ABC):
         data: The data module of the training.
         evaluation: The sums of the last evaluation, with ``loss``, ``count``, the monitored score, and ``sums()`` over
             processes.
+        places: Places in the data set of the images of each batch of the last evaluation, (B,) each; [] if they are not
+            known.
 
     Raises:
         ValueError: If a hyper-parameter is out of its range.
@@ -99,6 +102,7 @@ class Objective(LightningModule, ABC):
         self.length_before: Mapping[str, float] | None = None  # of a resumed training
         self.data: ImageDataModule | None = None
         self.evaluation: Any = None
+        self.places: list[Tensor] = []
         self.user_batches = UserBatches()
 
     def check_hyperparameters(self) -> None:
@@ -237,6 +241,7 @@ class Objective(LightningModule, ABC):
         self.data = self.trainer.datamodule if isinstance(self.trainer.datamodule, ImageDataModule) else None
         if self.length_before is not None and self.trainer.global_step:
             self.length.continue_from(self.length_before, self.trainer.global_step)
+        _check_validations(self.trainer)
         self.length.check_end([name for name, is_used in self.relative_settings().items() if is_used])
         self._update_progress()
         if self.schedule is not None:
@@ -263,7 +268,8 @@ class Objective(LightningModule, ABC):
         self.loss_sum += loss.detach()
         self.loss_count += 1
         trainer = self.trainer
-        is_step = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        # Lightning also steps after the last batch of an epoch, however few have accumulated.
+        is_step = trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         every = trainer.log_every_n_steps
         is_due = is_step and every and (trainer.global_step + 1) % every == 0
         if is_due or trainer.is_last_batch:
@@ -295,15 +301,20 @@ class Objective(LightningModule, ABC):
         self.loss_count = 0
 
     def on_validation_epoch_start(self) -> None:
-        """Start an evaluation."""
+        """Start an evaluation, and note which images are in each batch."""
         self.user_batches.is_first = True
         self.evaluation = self.new_evaluation()
+        self.places = places_in_evaluation(self.trainer)
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def place(self, batch_idx: int) -> Tensor | None:
+        """Return the place in the data set of each image of a batch of the evaluation; None if it is not known."""
+        return self.places[batch_idx] if self.places else None
 
     def on_validation_epoch_end(self) -> None:
         """Log the monitored score and the loss over all processes."""
         self._log_evaluation("val")
-
-    on_test_epoch_start = on_validation_epoch_start
 
     def on_test_epoch_end(self) -> None:
         """Log the monitored score and the loss over all processes."""
@@ -361,7 +372,13 @@ class Objective(LightningModule, ABC):
             self.data.progress = self.progress
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the name of the class, for the command line, and the encoder's arguments, for ``vit.load``."""
+        """Add the name of the class, for the command line, and the encoder's arguments, for ``vit.load``.
+
+        The weights are the average if there is one.
+        """
+        for callback in self.trainer.callbacks if self._trainer is not None else ():
+            if isinstance(callback, EMA):
+                callback.save_average(self, checkpoint)
         checkpoint |= {"module": type(self).__name__, "encoder": None, "normalised": self.user_batches.normalised}
         if self.length is not None:
             checkpoint["length"] = self.length.state_dict()
@@ -408,3 +425,19 @@ class Objective(LightningModule, ABC):
         if self.device_mesh is None:
             remedy = remedy_of_misfit(checkpoint["hyper_parameters"], self.hparams)
             check_same_tensors(self, checkpoint["state_dict"], "the checkpoint", remedy)
+        if self.encoder is not None and checkpoint.get("encoder"):
+            check_same_arguments(checkpoint["encoder"]["arguments"], self.get_submodule(self.encoder).config)
+
+
+def _check_validations(trainer: Trainer) -> None:
+    """Check that no validation lies between two steps: its checkpoint would lack the gradients so far."""
+    accumulated, interval = trainer.accumulate_grad_batches, trainer.val_check_batch
+    batches = trainer.num_training_batches
+    # Without an end of epochs, an interval counts the batches of all epochs, each of which ends with a step.
+    counted = (interval,) if trainer.check_val_every_n_epoch is not None else (interval, batches)
+    if interval != batches and any(count % accumulated for count in counted if count != float("inf")):
+        raise ValueError(
+            f"a validation after every {interval} of {batches} batches lies between two steps of {accumulated} batches "
+            "(accumulate_grad_batches), and its checkpoint would lack the gradients so far: take a val_check_interval "
+            f"that is a multiple of {accumulated}"
+        )

@@ -12,7 +12,7 @@ from vit.weights.formats import detect, guess_architecture
 from vit.weights.formats.format import Arguments, Format, Reading
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.sources import Source
+from vit.weights.source import Source
 
 # Arguments that tensors do not tell, so the caller may give them.
 GIVEN_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")

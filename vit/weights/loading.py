@@ -15,9 +15,11 @@ from vit.weights.foreign import GIVEN_BY_CALLER, read_foreign
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
-from vit.weights.sources import Source, find_tensors, read_folder, read_module, read_timm
+from vit.weights.source import Source, find_tensors
+from vit.weights.sources import read_folder, read_module
 from vit.weights.surgery import MAY_DIFFER, fit_to_model
 from vit.weights.tensor_files import is_distributed, read_file
+from vit.weights.timm_source import read_timm
 
 PACKAGED = ("cifar10",)  # each a safetensors file and a model card beside this file
 

@@ -14,7 +14,7 @@ from vit.weights.checkpoint import check_checkpoint, is_ours, read_blocks, read_
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.sources import holds_tensors, unwrap
+from vit.weights.source import holds_tensors, unwrap
 from vit.weights.tensor_files import write_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"

@@ -9,10 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
 import vit
 from tests.tiny import CPU
+from vit.data import Digits
 from vit.data.module import ImageDataModule, ImageSet
 from vit.objectives import ImageCompleter
 
@@ -52,7 +55,7 @@ def test_the_masked_loss_is_that_of_the_hidden_pixels(monkeypatch):
     module = completer(objective="masked")
     images = torch.randint(0, 256, (3, 1, 6, 8), dtype=torch.uint8)
     hidden = torch.rand(3, 6, 8) < 0.3
-    monkeypatch.setattr(module, "hide", lambda pixels, shares: hidden)
+    monkeypatch.setattr(module.network, "hide", lambda pixels, shares: hidden)
     pixels = module.pixels(images)
     expected = F.cross_entropy(module.network(pixels, hidden)[hidden], pixels[hidden])
     torch.testing.assert_close(module.training_loss((images, torch.zeros(3))), expected)
@@ -60,7 +63,7 @@ def test_the_masked_loss_is_that_of_the_hidden_pixels(monkeypatch):
 
 def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel():
     module = completer(objective="masked")
-    hidden = module.hide(torch.zeros(4, 6, 8), torch.tensor([0.0, 0.25, 0.5, 1.0]))
+    hidden = module.network.hide(torch.zeros(4, 6, 8), torch.tensor([0.0, 0.25, 0.5, 1.0]))
     assert hidden.sum(dim=(1, 2)).tolist() == [1, 12, 24, 48]
 
 
@@ -87,7 +90,7 @@ def test_the_middle_loss_is_that_of_the_rows_between_the_given_ones():
     pixels = module.pixels(images)
     expected = F.cross_entropy(module.network(pixels)[:, 1:5].flatten(0, 2), pixels[:, 1:5].flatten())
     torch.testing.assert_close(module.training_loss((images, torch.zeros(3))), expected)
-    assert module.counted(pixels)[0].all(dim=1).tolist() == [False, True, True, True, True, False]
+    assert module.network.counted(pixels)[0].all(dim=1).tolist() == [False, True, True, True, True, False]
 
 
 def test_a_completion_keeps_the_given_rows(objective):
@@ -172,10 +175,10 @@ def test_its_checkpoint_is_no_vision_transformer(run, folder):
 
 def test_half_of_the_pixels_is_hidden_the_same_in_each_image():
     module = completer(objective="masked")
-    hidden = module.counted(torch.zeros(5, 6, 8))
+    hidden = module.network.counted(torch.zeros(5, 6, 8))
     assert (hidden == hidden[:1]).all()
     assert hidden[0].sum() == 24
-    assert torch.equal(hidden[:2], module.counted(torch.zeros(2, 6, 8)))
+    assert torch.equal(hidden[:2], module.network.counted(torch.zeros(2, 6, 8)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -216,3 +219,33 @@ def test_a_resumed_run_ends_with_the_same_bits(whole_and_resumed, objective):
 def test_a_palette_of_more_colours_than_the_data_has_is_refused(error_of):
     message = error_of("fit", *COMPLETE, "--model.grid_size", "8", "--model.palette_size", "20")
     assert "palette_size (20) is more than the 17 colours of the images: take fewer" in message
+
+
+class Darker(Digits):
+    """Digits of half the brightness."""
+
+    def setup(self, stage):
+        super().setup(stage)
+        for image_set in self.sets.values():
+            image_set.images //= 2
+
+
+def test_a_further_training_of_a_loaded_completer_keeps_its_palette_as_its_weights_mean_those_colours(tmp_path):
+    quiet = dict.fromkeys(("logger", "enable_model_summary", "enable_progress_bar"), False)
+
+    def fit(module, data):
+        file = ModelCheckpoint(tmp_path / type(data).__name__)
+        Trainer(**quiet, max_steps=1, limit_val_batches=0, accelerator="cpu", callbacks=[file]).fit(module, data)
+        return file.best_model_path
+
+    torch.manual_seed(0)
+    first = ImageCompleter(8, 1, palette_size=4, grid_size=4, embed_dim=12, depth=1, num_heads=3)
+    path = fit(first, Digits(batch_size=100))
+    again = ImageCompleter.load_from_checkpoint(path, weights_only=True)
+    fit(again, Darker(batch_size=100))
+    assert torch.equal(again.palette, first.palette)
+    assert torch.equal(again.pixel_counts, first.pixel_counts)
+    with pytest.raises(
+        ValueError, match=r"num_heads 3, and this model has 4: leave --model\.num_heads as"
+    ):
+        ImageCompleter.load_from_checkpoint(path, num_heads=4, weights_only=True)

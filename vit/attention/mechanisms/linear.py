@@ -53,7 +53,8 @@ class RandomFeatureAttention(Mechanism):
     ``phi(x) = exp(W x - |x|^2 / 2) / sqrt(f)`` with random orthogonal rows of W, for x scaled by ``d ** -0.25``: the
     expected value of ``phi(q) . phi(k)`` is ``exp(q . k / sqrt(d))``. The error falls with the square root of
     ``num_features`` and grows fast with the norms of queries and keys, so use ``qk_norm`` or keep the logits small. W
-    is drawn once, and saved with the weights.
+    is drawn once, and saved with the weights. With rotary positions, only the expected value depends on
+    distances alone.
 
     Args:
         num_features: Number f of random features.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit.explain.evaluation.adversarial import AdversarialAttention
 from vit.explain.heatmap import overlay
-from vit.explain.sheet import Sheet
+from vit.explain.image_grid import Sheet
 from vit.support.class_names import name_classes
 
 
@@ -38,9 +38,9 @@ def draw_adversarial(
         images.shape[-2:],
         rows=len(images),
         groups=[3],
-        title="Other attention, same predictions",
+        title="Other attention, same predictions (divergence: 0 to 0.69 nats)",
         lines_above=2,
-        lines_below=3,
+        lines_below=2,
     )
     cells = result.anatomy.cells
     even = torch.full(images.shape, 0.5)
@@ -55,6 +55,6 @@ def draw_adversarial(
         for column, probabilities in enumerate((result.probabilities_before, result.probabilities_after), start=1):
             text = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
             if column == 2:
-                text += f"\ndivergence {result.divergence[row]:.2f}\nof at most 0.69 nats"
+                text += f"\ndivergence {result.divergence[row]:.2f}"
             sheet.write_below(row, column, text)
     sheet.save(path)

@@ -11,9 +11,10 @@ from einops import rearrange
 from torch import Tensor
 
 from vit.objectives.classify.curves import areas, threshold_scores, youden_threshold
-from vit.objectives.image_rows import PADDING, ImageRows
+from vit.objectives.image_rows import ImageRows
 from vit.support.precision import most_precise
 from vit.training.description import number_or_none
+from vit.training.evaluated_images import PADDING
 
 MISTAKES = 32
 BEST = 5  # predictions among which top-5 accuracy looks for the class

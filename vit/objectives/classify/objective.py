@@ -24,7 +24,6 @@ from vit.objectives.classify.tables import (
     predicted_rows,
     threshold_table,
 )
-from vit.objectives.image_rows import places_in_evaluation
 from vit.support.checks import check_choice, check_natural, check_positive_share, check_share
 from vit.support.class_names import name_classes
 from vit.training.description import Picture, Score, Table
@@ -121,7 +120,6 @@ class ViTClassifier(Objective, EncoderModule):
         self.has_taken_weights = False  # those of init_from, which a further fit must not take again
         self.class_weights: Tensor | None = None  # of the loss, (num_classes,)
         self.threshold: float | None = None  # of the second of two classes, chosen on validation images
-        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
 
     @property
     def drop_rate(self) -> float:
@@ -232,13 +230,6 @@ class ViTClassifier(Objective, EncoderModule):
         """Return the sums of an evaluation over no images."""
         return Evaluation(self.network.num_classes, self.device)
 
-    def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images are in each batch."""
-        super().on_validation_epoch_start()
-        self.places = places_in_evaluation(self.trainer)
-
-    on_test_epoch_start = on_validation_epoch_start
-
     @torch.compiler.set_stance("force_eager")  # it would compile anew for images without gradients
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
@@ -251,10 +242,6 @@ class ViTClassifier(Objective, EncoderModule):
         images, labels = batch
         logits, of_views = classify_views(self, images, self.hparams.test_views)
         self.evaluation.update(logits, labels, of_views, self.place(batch_idx))
-
-    def place(self, batch_idx: int) -> Tensor | None:
-        """Return the place in the data set of each image of a batch; None if it is not known."""
-        return self.places[batch_idx] if self.places else None
 
     def on_validation_epoch_end(self) -> None:
         """Choose thresholds, and log the monitored score and the loss over all processes."""

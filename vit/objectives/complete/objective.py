@@ -23,9 +23,9 @@ from vit.model.pixel_model import PixelModel
 from vit.objectives.complete.evaluation import CompletionEvaluation, PixelStatistics, count_pixels
 from vit.objectives.complete.palette import learn_palette, quantise, resize_images
 from vit.objectives.complete.pictures import draw_completions
-from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.support.checks import check_choice, check_positive_int, check_size
 from vit.training.description import Picture, Score, Table
+from vit.training.evaluated_images import is_of_data
 from vit.training.flop import forward_flop
 from vit.training.objective import Objective
 from vit.training.optimizer import Optimizer
@@ -112,12 +112,12 @@ class ImageCompleter(Objective):
         self.network = MODELS[objective](palette_size, self.grid, embed_dim, depth, num_heads, **further)
         # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
-        self.places: list[Tensor] = []  # indices in the data set of the images of each batch of an evaluation
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
+        self.has_palette = False  # of a checkpoint: its weights mean the colours of that palette
 
     def setup(self, stage: str) -> None:
-        """Learn the palette and the baselines from training images, before a training."""
-        if stage != "fit":
+        """Learn the palette and the baselines from training images, before a training from the start."""
+        if stage != "fit" or self.has_palette:
             return
         data = self.trainer.datamodule
         if not isinstance(data, ImageDataModule):
@@ -138,74 +138,59 @@ class ImageCompleter(Objective):
         counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]
         self.pixel_counts.copy_(torch.stack(counts).sum(dim=0))
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint fits, and keep its palette in a further training."""
+        super().on_load_checkpoint(checkpoint)
+        self.has_palette = True
+
+    def check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint has the architecture of this model.
+
+        Raises:
+            ValueError: If tensors differ, or an argument that changes none: the heads, the order of the pixels.
+        """
+        super().check_fits(checkpoint)
+        theirs, ours = checkpoint["hyper_parameters"], self.hparams
+        for name in ("num_heads", "objective", "positions"):
+            if name in theirs and theirs[name] != ours[name]:
+                raise ValueError(
+                    f"the checkpoint was trained with {name} {theirs[name]!r}, and this model has {ours[name]!r}: "
+                    f"leave --model.{name} as it was"
+                )
+
     def pixels(self, images: Tensor) -> Tensor:
         """Return the number of each token in the palette: uint8 or float in [0, 1], (B, C, H, W) -> (B, r, s)."""
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 has 8 bits for 256 levels
             return quantise(resize_images(images, self.size), self.palette.float())
 
-    def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Choose pixels to hide, at least one per image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
-        noise = torch.rand(pixels.shape, generator=generator).to(pixels.device)
-        noise = rearrange(noise, "b r s -> b (r s)")
-        count = (shares * noise.shape[1]).ceil().clamp(min=1)
-        rank = noise.argsort(dim=1).argsort(dim=1)
-        return rearrange(rank < count[:, None], "b (r s) -> b r s", r=self.grid[0])
-
-    def predict(self, pixels: Tensor, hidden: Tensor) -> Tensor:
-        """Compute the logits of each pixel: (B, r, s) -> (B, r, s, V). Only "masked" reads which pixels are hidden."""
-        return self.network(pixels, hidden) if self.hparams.objective == "masked" else self.network(pixels)
+    def predict(self, pixels: Tensor, counted: Tensor) -> Tensor:
+        """Compute the logits of each pixel, to predict those that are counted: (B, r, s) twice -> (B, r, s, V)."""
+        return self.network(*self.network.inputs(pixels, counted))
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean cross-entropy of the predicted pixels: for "masked" a random share of each image."""
         pixels = self.pixels(batch[0])
-        if self.hparams.objective == "masked":
-            counted = self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
-        else:
-            counted = self.counted(pixels)
+        counted = self.network.counted_in_training(pixels)
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), counted)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
-        inputs = (pixels, pixels.bool()) if self.hparams.objective == "masked" else (pixels,)
-        return 3 * forward_flop(self.network, *inputs)
+        return 3 * forward_flop(self.network, *self.network.inputs(pixels, pixels.bool()))
 
     def new_evaluation(self) -> CompletionEvaluation:
         """Return the sums of an evaluation over no images."""
         return CompletionEvaluation(PixelStatistics(self.pixel_counts), self.hparams.patch_size**2, self.device)
 
-    def counted(self, pixels: Tensor) -> Tensor:
-        """Return the pixels that an evaluation counts: all, the middle rows, or for "masked" half of them.
-
-        They are the same in each image.
-        """
-        if self.hparams.objective != "masked":
-            counted = torch.zeros_like(pixels, dtype=torch.bool)
-            counted[:, self.drawn if self.hparams.objective == "middle" else slice(None)] = True
-            return counted
-        half = torch.full((1,), 0.5, device=pixels.device)
-        return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
-
-    def hidden(self, counted: Tensor) -> Tensor:
-        """Return the pixels that an evaluation hides: the counted ones for "masked", else none."""
-        return counted if self.hparams.objective == "masked" else torch.zeros_like(counted)
-
-    def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which images are in each batch."""
-        super().on_validation_epoch_start()
-        self.places = places_in_evaluation(self.trainer)
-
-    on_test_epoch_start = on_validation_epoch_start
-
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, _ = batch
         pixels = self.pixels(images)
-        counted = self.counted(pixels)
-        is_real = is_of_data(self.places[batch_idx] if self.places else None, images)
+        counted = self.network.counted(pixels)
+        is_real = is_of_data(self.place(batch_idx), images)
         pixels, counted = pixels[is_real], counted[is_real]
-        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.hidden(counted))
+        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.network.hidden(counted))
 
     test_step = validation_step
 
@@ -225,11 +210,6 @@ class ImageCompleter(Objective):
         rows = [(name, f"{value:.3f}") for name, value in sorted(bits.items(), key=lambda row: row[1])]
         return [Table(f"Bits per pixel, {split} images", ("fewest first", "bits per pixel"), rows)]
 
-    @property
-    def drawn(self) -> slice:
-        """Rows that ``complete`` draws: the lower half, or for "middle" the rows between those that are given."""
-        return self.network.middle if self.hparams.objective == "middle" else slice(self.grid[0] // 2, self.grid[0])
-
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw images of the split whose lower half, or middle, is completed, into a folder."""
         draw_completions(self, folder, split, image_set)
@@ -244,14 +224,7 @@ class ImageCompleter(Objective):
             raise ValueError(
                 "the completer is in training mode, in which dropout is random: call completer.eval() first"
             )
-        pixels = self.pixels(images)
-        if self.hparams.objective == "causal":
-            return self.network.complete(pixels[:, : self.drawn.start], generator=generator)
-        if self.hparams.objective == "middle":
-            return self.network.complete(pixels, generator=generator)
-        hidden = torch.zeros_like(pixels, dtype=torch.bool)
-        hidden[:, self.drawn] = True
-        return self.network.complete(pixels, hidden, generator=generator)
+        return self.network.redraw(self.pixels(images), generator)
 
     def predict_step(self, batch: tuple[Tensor, list[str], list[str]], batch_idx: int) -> Tensor:
         """Return the bits per pixel of the readable images of a batch, (B,): fewer for images like the training's."""
@@ -259,7 +232,7 @@ class ImageCompleter(Objective):
         if not files:
             return torch.empty(0)
         pixels = self.pixels(images)
-        counted = self.counted(pixels)
+        counted = self.network.counted(pixels)
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         losses = F.cross_entropy(logits, pixels, reduction="none") * counted
         nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))

@@ -31,9 +31,9 @@ def draw_completions(completer: LightningModule, folder: Path, split: str, image
     whole, *completions = (
         dequantise(version, completer.palette, images.shape[1]).cpu() / 255 for version in (pixels, *drawn)
     )
-    given, side = whole.clone(), completer.hparams.patch_size
-    given[:, :, completer.drawn.start * side : completer.drawn.stop * side] = GREY
-    part = "Middle rows" if completer.hparams.objective == "middle" else "Lower halves"
+    given, side, rows = whole.clone(), completer.hparams.patch_size, completer.network.completed_rows
+    given[:, :, rows.start * side : rows.stop * side] = GREY
+    part = "Lower halves" if rows.stop == completer.grid[0] else "Middle rows"
     title = f"{part} of {split} images,\ndrawn by the model"
     evaluation = completer.evaluation
     if evaluation is not None:

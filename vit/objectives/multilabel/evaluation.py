@@ -17,9 +17,10 @@ from torchmetrics.functional.classification import (
 
 from vit.objectives.classify.curves import areas, threshold_between
 from vit.objectives.classify.evaluation import MISTAKES
-from vit.objectives.image_rows import PADDING, ImageRows
+from vit.objectives.image_rows import ImageRows
 from vit.support.precision import most_precise
 from vit.training.description import number_or_none
+from vit.training.evaluated_images import PADDING
 
 
 class Mistake(NamedTuple):

@@ -16,12 +16,12 @@ from vit.data.image_set import ImageSet
 from vit.model.decoder import DecoderPositions, ImageToSequence, TransformerDecoder
 from vit.model.generation import Generated
 from vit.model.vision_transformer import VisionTransformer
-from vit.objectives.image_rows import is_of_data, places_in_evaluation
 from vit.objectives.read.evaluation import IGNORED, TextEvaluation, next_tokens
 from vit.objectives.read.pictures import draw_texts
 from vit.support.checks import check_positive_int, check_share
 from vit.training.description import Picture, Score, Table, tenths
 from vit.training.encoder_module import EncoderModule
+from vit.training.evaluated_images import is_of_data
 from vit.training.flop import forward_flop
 from vit.training.objective import Objective
 from vit.training.optimizer import Optimizer
@@ -91,7 +91,6 @@ class SequenceReader(Objective, EncoderModule):
         super().__init__(lr=lr, optimizer=optimizer, decay=decay, num_classes=0, fc_norm=False, **kwargs)
         for name in ("num_classes", "fc_norm"):  # users do not choose them
             self.hparams.pop(name, None)
-        self.places: list[Tensor] = []  # indices in the data set of the pictures of each batch of an evaluation
 
     def build_network(self, encoder: VisionTransformer) -> ImageToSequence:
         """Return the encoder with its decoder."""
@@ -128,18 +127,10 @@ class SequenceReader(Objective, EncoderModule):
         """Return the sums of an evaluation over no pictures."""
         return TextEvaluation(self.hparams.max_length, self.device)
 
-    def on_validation_epoch_start(self) -> None:
-        """Start an evaluation, and note which pictures are in each batch."""
-        super().on_validation_epoch_start()
-        self.places = places_in_evaluation(self.trainer)
-
-    on_test_epoch_start = on_validation_epoch_start
-
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add a batch to the evaluation."""
         images, tokens = batch
-        place = self.places[batch_idx] if self.places else None
-        is_real = (tokens[:, 0] >= 0) & is_of_data(place, images)  # the rest pads the batch
+        is_real = (tokens[:, 0] >= 0) & is_of_data(self.place(batch_idx), images)  # the rest pads the batch
         images, tokens = images[is_real], tokens[is_real]
         if len(images):
             targets = next_tokens(tokens, self.alphabet.end)
