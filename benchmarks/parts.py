@@ -19,7 +19,7 @@ NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "
 
 ATTENTION = ("vit/attention/**/*.py",)
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
-STEP = tuple(f"vit/training/{name}.py" for name in ("base", "callbacks", "ema", "muon", "optimizer", "schedule"))
+STEP = tuple(f"vit/training/{name}.py" for name in ("objective", "callbacks", "ema", "muon", "optimizer", "schedule"))
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
 RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
 MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
