@@ -91,7 +91,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     lines = []
     for sentence, source, (better, worse), controls in compared:
         gain = difference(found[better], found[worse])
-        line = {"sentence": sentence, "source": source, "measured": f"accuracy on the digits, {better}, less "}
+        line = {"sentence": sentence, "source": source, "measured": f"accuracy on the digits, {better}, minus "}
         line["measured"] += f"{worse}: {points(gain)}"
         line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
         lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN})
@@ -103,7 +103,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "sentence": "Heads learn to share the dimensions of their queries and keys",
             "source": "Cordonnier et al. 2020, fig. 1",
             "measured": f"effective rank of queries and keys of {BASE} after training over that before, all heads "
-            f"together less one head: {mean:+.3f} ({low:+.3f} to {high:+.3f})",
+            f"together minus one head: {mean:+.3f} ({low:+.3f} to {high:+.3f})",
             "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
             "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,
         }

@@ -177,7 +177,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Some heads relate the parts of one object",
             "source": "Vaswani et al. 2017, fig. 3, for sentences; Caron et al. 2021 for images",
-            "measured": "attention among the patches of a digit, as multiples of an even share, strongest head, less "
+            "measured": "attention among the patches of a digit, as multiples of an even share, strongest head, minus "
             "the higher of two controls: ",
             "found": difference(own, control),
             "control": f"the same at another place: {times(elsewhere)}; from the digit to the clutter: "
@@ -186,7 +186,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Attention goes to what is rare in an image",
             "source": "Bruce and Tsotsos 2005, of human eyes",
-            "measured": "rank correlation of the attention that patches get with their rarity, all heads, less that "
+            "measured": "rank correlation of the attention that patches get with their rarity, all heads, minus that "
             "with the rarity in another image: ",
             "found": difference(rare, of_others),
             "control": f"before training: {correlation(rare_before)}; with the rarity in another image: "
@@ -195,7 +195,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Half of the heads keep what a token holds",
             "source": "Michel et al. 2019, who remove heads; Bhojanapalli et al. 2020 contradict",
-            "measured": "variance of the tokens that two of four heads explain by a linear map, less that of a random "
+            "measured": "variance of the tokens that two of four heads explain by a linear map, minus that of a random "
             "projection to as many numbers: ",
             "found": difference(few, chance),
             "control": f"two heads: {percent(few)}; the projection: {percent(chance)}; all heads: {percent(all_heads)}",

@@ -92,14 +92,14 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         (
             "What follows helps to fill in the middle",
             "Donahue et al. 2020; Bavarian et al. 2022",
-            "rows above and below, less the rows above alone",
+            "rows above and below, minus the rows above alone",
             difference(both, above),
             f"rows around of other images: {bits(others)}; rows above: {bits(above)}",
         ),
         (
             "A prefix that is seen both ways predicts better than a causal one",
             "Liu et al. 2018; Raffel et al. 2020",
-            "the given rows seen both ways, less causally",
+            "the given rows seen both ways, minus causally",
             difference(both, causal),
             f"causal: {bits(causal)}; rows above alone: {bits(above)}",
         ),

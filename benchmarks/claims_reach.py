@@ -134,7 +134,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Attention connects any two positions by one step; a convolution needs a stack of layers",
             "source": "Vaswani et al. 2017, table 1",
-            "measured": f"accuracy of one block on marks 2 to {LONGEST} patches apart, softmax less convolution: "
+            "measured": f"accuracy of one block on marks 2 to {LONGEST} patches apart, softmax minus convolution: "
             f"{points(found)}",
             "control": f"convolution on marks 1 apart: {percent(near)}; {deep} blocks of it on marks 1 to {deep} "
             f"apart: {percent(stack)}; softmax with shuffled labels: {percent(shuffled)}",

@@ -50,7 +50,7 @@ def test_nothing_is_answered_if_shuffled_labels_are_not_at_chance(shuffled):
 def test_a_row_names_controls_and_times():
     first, second = claims_rivals.rows(compared(0.8, 0.8))
     assert "+20.0 points (+19.8 to +20.2)" in first["measured"]
-    assert "uniform less softmax: +0.0 points" in first["control"]
+    assert "uniform minus softmax: +0.0 points" in first["control"]
     assert "softmax with shuffled labels: 10.0 ± 0.2 %" in first["control"]
     assert "a step: softmax 8.0 ms, convolution 6.0 ms" in second["control"]
 

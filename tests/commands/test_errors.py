@@ -51,7 +51,7 @@ def broken_configs(folder) -> None:
         (["--model.patch_size", "3"], "image_size (8, 8) must be a multiple of patch_size (3, 3)"),
         (
             ["--model.patch_size", "3"],
-            "of patch_size (3, 3): set --data.image_size [6,6] where the data have it, another --model.patch_size, or "
+            "of patch_size (3, 3): set --data.image_size [6,6] if the data have it, another --model.patch_size, or "
             "--model.pad_images true",
         ),
         (

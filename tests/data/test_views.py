@@ -5,7 +5,7 @@ import torch
 from torchvision.transforms.v2 import functional as tv
 
 from vit.data import views as views_module
-from vit.data.views import JITTER, Views, blur, distort
+from vit.data.views import JITTER, Views, blur_each, distort
 
 
 def pictures(count=6, channels=3, rows=12, columns=20):
@@ -52,16 +52,18 @@ def test_the_blur_is_that_of_torchvision_inside_the_border():
     images = pictures(3, 3, 25, 31)
     for sigma in (0.4, 1.3):
         expected = tv.gaussian_blur(images, [13, 13], [sigma, sigma])
-        found = blur(images, torch.full((3,), sigma))
+        found = blur_each(images, torch.full((3,), sigma))
         assert (found.int() - expected.int())[..., 7:-7, 7:-7].abs().max() <= 1
 
 
 def test_each_image_has_a_blur_of_its_own_and_zero_leaves_it():
     images = pictures(3)
-    blurred = blur(images, torch.tensor([0.0, 1.0, 0.0]))
+    blurred = blur_each(images, torch.tensor([0.0, 1.0, 0.0]))
     assert torch.equal(blurred[[0, 2]], images[[0, 2]])
     assert blurred[1].float().std() < 0.7 * images[1].float().std()
-    assert torch.equal(blur(torch.full_like(images, 77), torch.tensor([2.0, 0.3, 5.0])), torch.full_like(images, 77))
+    assert torch.equal(
+        blur_each(torch.full_like(images, 77), torch.tensor([2.0, 0.3, 5.0])), torch.full_like(images, 77)
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from vit.features import knn_accuracy, linear_accuracy, pca
 from vit.features.classifiers import knn_accuracy_left_out
 from vit.features.finite import check_finite
-from vit.objectives.feature_evaluation import effective_rank
+from vit.objectives.feature_evaluation import rank_of_features
 
 LABELS = torch.arange(12) % 3
 
@@ -24,7 +24,7 @@ def test_numbers_are_taken():
         lambda bad, good: knn_accuracy(good, LABELS, bad, LABELS),
         lambda bad, good: knn_accuracy_left_out(bad, LABELS),
         lambda bad, good: linear_accuracy(good, LABELS, bad, LABELS),
-        lambda bad, good: effective_rank(bad),
+        lambda bad, good: rank_of_features(bad),
         lambda bad, good: pca(bad),
     ],
     ids=["known", "asked", "left out", "linear", "rank", "components"],

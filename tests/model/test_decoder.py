@@ -346,7 +346,7 @@ def test_cached_tokens_count_towards_the_length():
         ({"num_heads": 5}, r"embed_dim \(24\) must be divisible by num_heads \(5\)"),
         ({"prefix": -1}, r"prefix \(-1\) must be a whole number of at least 0"),
         ({"prefix": 8}, r"prefix \(8\) is longer than max_length \(7\)"),
-        ({"prefix": 2, "causal": False}, r"prefix \(2\) changes nothing where causal is False"),
+        ({"prefix": 2, "causal": False}, r"prefix \(2\) changes nothing if causal is False"),
         ({"prefix": 2, "attention": "linear"}, "LinearAttention takes no mask"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vit.objectives import feature_evaluation
-from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse, effective_rank, feature_std
+from vit.objectives.feature_evaluation import FeatureEvaluation, describe_collapse, feature_std, rank_of_features
 
 
 def evaluated(features, labels, is_real=None, device="cpu"):
@@ -21,14 +21,14 @@ def test_the_effective_rank_is_that_of_the_definition():
     features = torch.randn(13, 5, generator=torch.manual_seed(0)) * torch.tensor([3.0, 1, 1, 0.2, 0.1]) + 7
     values = torch.linalg.svdvals((features - features.mean(dim=0)).double())
     shares = values / values.sum()
-    assert effective_rank(features) == pytest.approx(math.exp(-(shares * shares.log()).sum()))
+    assert rank_of_features(features) == pytest.approx(math.exp(-(shares * shares.log()).sum()))
 
 
 def test_the_effective_rank_counts_directions_and_is_one_of_equal_features():
     orthogonal = torch.cat([torch.eye(7), -torch.eye(7)])
-    assert effective_rank(orthogonal) == pytest.approx(7)
-    assert effective_rank(100 + orthogonal[:, :1]) == pytest.approx(1)
-    assert effective_rank(torch.ones(9, 4)) == 1
+    assert rank_of_features(orthogonal) == pytest.approx(7)
+    assert rank_of_features(100 + orthogonal[:, :1]) == pytest.approx(1)
+    assert rank_of_features(torch.ones(9, 4)) == 1
 
 
 def test_the_standard_deviation_is_that_of_directions_whatever_their_length():
@@ -92,5 +92,5 @@ def test_an_evaluation_of_no_features_has_not_collapsed():
 
 def test_collapsed_features_have_rank_one_however_their_rounding_spreads():
     features = 1 + 1e-6 * torch.randn(50, 16, generator=torch.manual_seed(0))
-    assert effective_rank(features) > 10
+    assert rank_of_features(features) > 10
     assert evaluated(features, torch.arange(50) % 2).effective_rank == 1.0

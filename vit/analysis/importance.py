@@ -32,7 +32,7 @@ def head_importance(
     The importance is ``E |d loss / d gate|`` over the images (Michel et al. 2019, eq. 2). The gate multiplies the
     head's attention and equals 1. One backward pass measures all heads, to first order. Two redundant heads therefore
     both get a high value or both a low one. Layers are numbered as in ``describe_heads``: attention without influence
-    on the logits is none. Where each attention has some, and they run in order, ``prune_heads`` numbers them so too.
+    on the logits is none. If each attention has some, and they run in order, ``prune_heads`` uses the same numbers.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()

@@ -48,7 +48,7 @@ def intercept(model: nn.Module, images: Tensor, edit: Edit) -> InterceptAttentio
 
 
 def share_head_order(model: nn.Module, copied: nn.Module) -> None:
-    """Give a copy of a model what ``heads_first_calls`` found, so that hooks see no further pass."""
+    """Store the result of ``heads_first_calls`` for a copy of the model: it needs no further pass, which hooks see."""
     if model in HEADS_FIRST_CALLS:
         HEADS_FIRST_CALLS[copied] = HEADS_FIRST_CALLS[model]
 

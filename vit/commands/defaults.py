@@ -41,7 +41,8 @@ class TrainedDefaults:
         is_checkpoint: Whether they are a checkpoint of a run.
         start: The file or the name of the weights that a training starts from; None if there are none.
         of_images: How the model takes images, for options of the data that are None.
-        words: Words that name the data of ``predict`` if none are typed; they come after configs, and replace theirs.
+        words: Arguments that choose the data of ``predict`` if the user names none. They come after
+            configs, and replace theirs.
     """
 
     objective: type[Objective]

@@ -71,7 +71,7 @@ CUT = (
     r"must be a multiple of (\w+) (\(.*?\)): resize the images to \((\d+), (\d+)\), change the patch, or set pad_images"
 )
 CUT_BY_OPTIONS = (
-    r"must be a multiple of \1 \2: set --data.image_size [\3,\4] where the data have it, another --model.\1, or "
+    r"must be a multiple of \1 \2: set --data.image_size [\3,\4] if the data have it, another --model.\1, or "
     r"--model.pad_images true"
 )
 TOO_EARLY = r"Early stopping conditioned on metric `(\w+)` which is not available\..*"
@@ -260,7 +260,7 @@ def plain_output() -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in REMEDIES:  # about the user's disk, wherever it is raised
             _end(plain_message(error))
         if found := re.search(UNFIT, str(error), re.DOTALL):
-            _end(f"{found[3]} takes {found[1]} where the data gives {found[2]}: let it take both")
+            _end(f"{found[3]} takes {found[1]}, and the data gives {found[2]}: let it take both")
         if NO_COMPILER in str(error):
             _end("torch's compiler needs a C compiler, and none is there: install gcc, or add --model.compile false")
         if isinstance(error, RuntimeError) and re.search(LOST, str(error)):

@@ -183,7 +183,7 @@ class Options(ViTCLI):
     """Parses the options of a training, with the defaults of the weights to start from; runs nothing."""
 
     def instantiate_classes(self) -> None:
-        """Build no more than a user's own data module: a run does not note what that tells."""
+        """Build only a user's own data module. What it tells of its images is not part of a run's config."""
         self.ask_own_data()
 
     def _run_subcommand(self, subcommand: str) -> None:

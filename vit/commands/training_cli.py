@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import sys
-import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ import yaml
 from jsonargparse import Namespace
 from lightning import Callback, LightningDataModule, Trainer
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import Precision
@@ -26,7 +24,9 @@ from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
 from vit.commands.models import HELP, is_training_checkpoint
+from vit.commands.own_data import arguments_of_own_data
 from vit.commands.parser import add_overwrite
+from vit.commands.predicted import fingerprint_of_predictions
 from vit.commands.trainer_checks import (
     check_callbacks,
     check_devices,
@@ -37,6 +37,7 @@ from vit.commands.trainer_checks import (
     check_sharded,
     check_trainer,
 )
+from vit.commands.trainer_settings import as_plugin_list, display_callbacks, fastest_precision, run_callbacks
 from vit.commands.typed_arguments import PLACES, classes_first, limits_of, read_typed
 from vit.data.labelled_files import COLOURS, LabelledFiles
 from vit.data.shards import check_no_command
@@ -59,22 +60,16 @@ from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import use_new_port
 from vit.runs.results import read_results
-from vit.runs.run_pictures import RunPictures
 from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
-from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
-from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
-from vit.training.encoder_module import as_list
 from vit.training.sharding import FullySharded
 from vit.weights import load, read_checkpoint
 
 # Arguments of a model that --optimizer and --lr_scheduler replace.
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "betas", "layer_decay", "warmup", "decay")
 LENGTH = "--trainer.max_epochs, max_steps or max_time"
-# What a model has to know of images, with examples.
-NEEDED = {"image_size": 32, "in_channels": 3, "num_classes": 10}
 
 
 class ViTCLI(LightningCLI):
@@ -135,9 +130,10 @@ class ViTCLI(LightningCLI):
         )
 
     def _of_data(self, name: str, data: LightningDataModule) -> Any:
-        """Return what the data tell the model; evaluated weights keep mean and std if the data have no such options.
+        """Return an argument of the model that the data decide.
 
-        They also keep their channels, in which image files are then read.
+        In an evaluation, ``mean`` and ``std`` come from the weights if the data have no such options. Image files are
+        read in the channels of the weights.
         """
         of_images = self.trained.of_images if self.typed.subcommand != "fit" else {}
         if name in ("mean", "std") and name in of_images and name not in constructor_arguments(type(data)):
@@ -285,35 +281,16 @@ class ViTCLI(LightningCLI):
             return
         parser, asked = self._parser(self.subcommand), self._get(self.config, "model").init_args
         data = parser.instantiate_classes(Namespace(data=self._get(self.config, "data"))).data
-        self.data_arguments = self._arguments_of(data)
+        names = [name for name in self.trained.objective.from_data if name not in self.typed.given]
+        self.data_arguments = arguments_of_own_data(data, names, self.trained.of_images)
         for name, value in self.data_arguments.items():
             asked[name] = value
         parser.add_instantiator(lambda *_, **__: data, type(data), subclasses=False)  # not built twice
 
-    def _arguments_of(self, data: LightningDataModule) -> dict[str, Any]:
-        """Return what a data module tells about its images by attributes, except for typed arguments.
-
-        Raises:
-            ValueError: If the model needs to know more.
-        """
-        names = [name for name in self.trained.objective.from_data if name not in self.typed.given]
-        of_weights = self.trained.of_images
-        found = {
-            name: of_weights.get(name) if (value := getattr(data, name, None)) is None else value for name in names
-        }
-        if missing := [name for name in NEEDED if name in found and found[name] is None]:
-            options = " ".join(f"--model.{name} {NEEDED[name]}" for name in missing)
-            raise ValueError(
-                f"{type(data).__name__} has no {', '.join(missing)}: add {options}, or set attributes of these names"
-            )
-        lists = {name: as_list(found[name]) for name in ("mean", "std") if found.get(name) is not None}
-        lists |= {"class_names": list(names)} if (names := found.get("class_names")) is not None else {}
-        return {name: value for name, value in found.items() if value is not None} | lists
-
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Return the trainer, with the fastest precision, loggers and the callbacks of the run."""
         config = {**self._get(self.config_init, "trainer"), **self.typed.single, **kwargs}
-        fit, asked = self.subcommand in ("fit", None), _as_list(config["callbacks"])
+        fit, asked = self.subcommand in ("fit", None), as_plugin_list(config["callbacks"])
         check_callbacks(asked, self.model.monitor.name, validates(self.datamodule))
         self._stop_if_finished()
         if not fit:
@@ -331,7 +308,7 @@ class ViTCLI(LightningCLI):
         if config["logger"] in (None, True):
             experiment = self.run_folder.parent
             config["logger"] = fit and CSVLogger(experiment.parent, experiment.name, self.run_folder.name)
-        callbacks = [*self._callbacks(self._checkpoints() if saves else []), *_display(config, asked)]
+        callbacks = [*self._callbacks(self._checkpoints() if saves else []), *display_callbacks(config, asked)]
         try:
             return self._instantiate_trainer(config, callbacks)
         except ModuleNotFoundError as error:
@@ -343,7 +320,7 @@ class ViTCLI(LightningCLI):
 
     def _set_engine(self, config: dict[str, Any]) -> None:
         """Set the precision, the plugin that writes whole checkpoints, and devices and strategy if words name them."""
-        plugins = _as_list(config["plugins"])
+        plugins = as_plugin_list(config["plugins"])
         if not any(isinstance(plugin, Precision) for plugin in plugins):
             config["precision"] = config["precision"] or self._choose_precision(config["accelerator"])
             if self.subcommand == "fit":
@@ -426,24 +403,10 @@ class ViTCLI(LightningCLI):
     def _prediction_writer(self) -> PredictionWriter:
         output = self._get(self.config, "output")
         path = Path(output) if output else self.run_folder / "predictions.csv"
-        source, data = self.trained.path, self.datamodule
-        if source.is_file():
-            weights: Any = zlib.crc32(source.read_bytes())
-        else:  # a distributed checkpoint, which a training that goes on may have replaced
-            weights = source, sorted((str(file), file.stat().st_mtime_ns) for file in source.rglob("*"))
-        images = ("image_size", "centre", "stretch", "in_channels", "max_pixels")
-        root = getattr(data, "root", None)  # rows name files by it, and the same name may be another folder elsewhere
-        about = [root, root.resolve() if isinstance(root, Path) else None]
-        about += [*(getattr(getattr(data, "files", None), name, None) for name in images)]
         how = [self._get(self.config, "optimize"), self._get(self.config, "trainer")["precision"]]
-        predicted = f"{weights} {about} {how} {dict(self.model.hparams)}"
-        return PredictionWriter(
-            path,
-            output is not None,
-            f"{zlib.crc32(os.fsencode(predicted)):08x}",
-            self.model.prediction_columns,
-            overwrite=self._get(self.config, "overwrite"),
-        )
+        predicted = fingerprint_of_predictions(self.trained.path, self.datamodule, how, dict(self.model.hparams))
+        columns, overwrite = self.model.prediction_columns, self._get(self.config, "overwrite")
+        return PredictionWriter(path, output is not None, predicted, columns, overwrite=overwrite)
 
     def _checkpoints(self) -> list[Callback]:
         folder = self.run_folder / "checkpoints"
@@ -560,41 +523,3 @@ class ViTCLI(LightningCLI):
         print_results(self.run_folder)
 
     after_test = after_validate
-
-
-def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
-    """Return the callbacks of a training or an evaluation, in the order in which they are called."""
-    return [
-        SeededSteps(seed),  # seeds a step before the other callbacks can draw
-        StopAtNaN(),  # raises before a bad step is counted or saved
-        RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
-        record,  # is complete before a checkpoint holds it
-        PerImageTable(record),
-        *checkpoints,
-    ]
-
-
-def fastest_precision(accelerator: Any) -> str:
-    """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
-    if accelerator != "cpu" and torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if accelerator != "cpu" and torch.backends.mps.is_available():
-        return "32-true"
-    return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
-
-
-def _display(config: dict[str, Any], asked: list[Callback]) -> list[Callback]:
-    """Return the progress bar and the summary of the model, if they are enabled and the user adds none."""
-    has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
-    has_summary = any(isinstance(callback, ModelSummary) for callback in asked)
-    adds_bar = not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False
-    config["enable_progress_bar"] = has_bar or adds_bar
-    config["enable_model_summary"] = bool(config["enable_model_summary"])
-    adds_summary = config["enable_model_summary"] and not has_summary
-    return [*([ImagesPerSecondBar()] if adds_bar else []), *([ParameterSummary()] if adds_summary else [])]
-
-
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]

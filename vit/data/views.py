@@ -83,7 +83,7 @@ def distort(images: Tensor) -> Tensor:
     images = _apply(images, "color", torch.rand(count) < GREYED, torch.full((count,), -1.0))
     images = _apply(images, "solarize", torch.rand(count) < SOLARISED, torch.full((count,), 0.5))
     sigmas = torch.empty(count).uniform_(*SIGMAS) * min(1.0, min(images.shape[-2:]) / SIGMA_SIDE)
-    return blur(images, sigmas.where(torch.rand(count) < BLURRED, 0))
+    return blur_each(images, sigmas.where(torch.rand(count) < BLURRED, 0))
 
 
 def _apply(images: Tensor, name: str, chosen: Tensor, strengths: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _apply(images: Tensor, name: str, chosen: Tensor, strengths: Tensor) -> Tens
     return apply_operations(images, operations, strengths)
 
 
-def blur(images: Tensor, sigmas: Tensor) -> Tensor:
+def blur_each(images: Tensor, sigmas: Tensor) -> Tensor:
     """Blur each image by a Gaussian of its own width in pixels, 0 for none: uint8 (B, C, H, W), (B,) -> the same.
 
     Pixels beyond the border do not count; the weights of the pixels inside still sum to one.

@@ -18,14 +18,14 @@ FEWEST = 16  # images; a collapse cannot be told from fewer
 LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features of all images differ by noise alone
 
 
-def effective_rank(features: Tensor) -> float:
+def rank_of_features(features: Tensor) -> float:
     """Return the number of directions in which features vary (Roy and Vetterli 2007): (N, D) -> from 1 to D.
 
     It is the exponential of the entropy of the singular values of the centred features, divided by their sum. It is D
     if the features vary alike in all directions, and 1 if they vary in one direction or not at all. It can choose
     models without labels (Garrido et al. 2023, RankMe).
 
-    >>> round(effective_rank(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
+    >>> round(rank_of_features(torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]])), 3)
     2.0
 
     Raises:
@@ -110,7 +110,7 @@ class FeatureEvaluation:
         features, labels = self.rows["features"], self.rows["label"]
         self.feature_std = feature_std(features)
         # The rank of collapsed features is that of their rounding, which may be high.
-        self.effective_rank = 1.0 if self.feature_std < LEAST_STD else effective_rank(features)
+        self.effective_rank = 1.0 if self.feature_std < LEAST_STD else rank_of_features(features)
         has_class = labels >= 0
         features, labels = features[has_class], labels[has_class]
         self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None

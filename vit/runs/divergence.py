@@ -11,9 +11,9 @@ FAR_IN_EVALUATION = 10.0
 def describe_divergence(train: Sequence[Mapping[str, float]], evaluated: float, num_classes: int) -> str | None:
     """Return a message if a training diverged; None if it did not.
 
-    It diverged if the last training loss is above 1.5 times the loss at the start, or the loss of the last evaluation
-    above 10 times. The loss at the start is the larger of that of the first steps and that of equal probabilities for
-    all classes.
+    It diverged if the last training loss is above 1.5 times the loss at the start. It also diverged if the loss of the
+    last evaluation is above 10 times that. The loss at the start is the larger of that of the first steps and that of
+    equal probabilities for all classes.
 
     >>> describe_divergence([{"loss": 2.3}, {"loss": 0.4}], evaluated=5.1, num_classes=10)
 

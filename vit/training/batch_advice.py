@@ -18,8 +18,8 @@ def measure_memory(
 ) -> tuple[int, int, int]:
     """Return the bytes of a step's activations, of what stays between steps, and of the memory of the device.
 
-    Called after the first step. The activations are what that step's peak had above the weights and the images on the
-    device; its gradients count among them. On a CPU the first number counts everything, and what stays is 0.
+    Call it after the first step. The activations are the peak of that step minus the weights and the images on the
+    device; gradients count among them. On a CPU the first number counts everything, and what stays is 0.
     """
     if device.type == "cuda":
         made = [each.grad for each in model.parameters() if each.grad is not None]

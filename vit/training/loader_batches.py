@@ -17,8 +17,8 @@ OVERSHOOT = 0.25
 def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
     """Return images (B, C, H, W) and labels of a batch, which is a pair, a list, a dictionary or images alone.
 
-    The images are the only tensor of four dimensions. The labels are the only other tensor with a row for each image,
-    or of several the one with a name of ``LABELS``. For images alone they are None.
+    The images are the only tensor of four dimensions. The labels are the only other tensor with a row for each image.
+    If there are several, the labels are the one with a name of ``LABELS``. For images alone they are None.
 
     >>> images, labels = pair_of({"pixels": torch.zeros(2, 3, 8, 8), "y": torch.tensor([4, 5]), "id": ["a", "b"]})
     >>> images.shape, labels

@@ -402,7 +402,7 @@ class Objective(LightningModule, ABC):
         self.take_notes(checkpoint)
         self.length_before = checkpoint.get("length")
         if self.hparams.ema_decay is None and self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
-            # The state of the optimiser belongs to these, not to their average. A sharded model has them already.
+            # The optimiser's state belongs to the training weights, not to their average. A sharded model has them.
             checkpoint.get("state_dict", {}).update(checkpoint.get("training_weights", {}))
         before = checkpoint["hyper_parameters"]
         for name in ("optimizer", "layer_decay"):

@@ -61,15 +61,15 @@ def test_what_does_not_work_with_hidden_patches_is_refused(changes, message):
 
 
 def test_three_quarters_of_the_patches_are_hidden_other_ones_in_each_image():
-    hidden = hidden_patches(autoencoder().draw_visible(50), 12)
+    hidden = hidden_patches(autoencoder().sample_visible(50), 12)
     assert hidden.sum(dim=1).tolist() == [9] * 50
     assert len(hidden.unique(dim=0)) > 40
 
 
 def test_the_loss_of_a_training_is_that_of_the_network_on_drawn_patches(images, monkeypatch):
     module = autoencoder()
-    keep = module.draw_visible(5)
-    monkeypatch.setattr(module, "draw_visible", lambda count: keep)
+    keep = module.sample_visible(5)
+    monkeypatch.setattr(module, "sample_visible", lambda count: keep)
     normalised = (images / 255 - 0.5) / 0.5
     expected = reconstruction_losses(module.network(normalised, keep), normalised, keep, (2, 2)).mean()
     torch.testing.assert_close(module.training_loss((images, torch.zeros(5))), expected)

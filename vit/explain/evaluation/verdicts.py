@@ -46,7 +46,9 @@ def decide(
     confidence: float,
     unit: str = "image",
 ) -> tuple[Level, str, str]:
-    """Return level and words of the first verdict that applies; if none does, amber and that the question is open.
+    """Return level and words of the first verdict that applies.
+
+    If none applies, the level is amber, and the words say that the question is open.
 
     For an amber level, the third text says whether more images (or other units) would give another verdict.
     """

@@ -88,7 +88,7 @@ class MaskedAutoencoder(FeatureLearner):
                 )
         return PatchAutoencoder(encoder, hp.decoder_dim, hp.decoder_depth, hp.decoder_heads)
 
-    def draw_visible(self, count: int) -> Tensor:
+    def sample_visible(self, count: int) -> Tensor:
         """Draw the numbers of the visible patches of each image: (count, K)."""
         return self.masking.draw(count, self.judged.patch_embed.num_patches, self.device)
 
@@ -105,7 +105,7 @@ class MaskedAutoencoder(FeatureLearner):
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean squared error of hidden patches, which are drawn for each image."""
         images = batch[0]
-        return reduce(self._losses(images, self.draw_visible(len(images))), "b -> ", "mean")
+        return reduce(self._losses(images, self.sample_visible(len(images))), "b -> ", "mean")
 
     def losses(self, images: Tensor, is_real: Tensor, batch_idx: int) -> Tensor:
         """Return the mean squared error of the hidden patches of each image, the same patches in each: -> (B,)."""

@@ -140,7 +140,7 @@ class MultilabelClassifier(ViTClassifier):
         return evaluated_rows(self.evaluation.rows, thresholds, self.names, has_views=has_views)
 
     def about_encoder(self) -> dict[str, Any]:
-        """Return the thresholds, which also tell that the classes are independent."""
+        """Return the thresholds. A file that has some is of a model of independent classes."""
         return {"thresholds": self.thresholds.tolist()}
 
     @classmethod

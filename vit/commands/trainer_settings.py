@@ -1,0 +1,52 @@
+"""What a trainer of the command line has unless the user chooses: precision, callbacks, progress bar."""
+
+import sys
+from typing import Any
+
+import torch
+from lightning import Callback
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+
+from vit.runs.record import RunRecord
+from vit.runs.run_pictures import RunPictures
+from vit.runs.tested_images import PerImageTable
+from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
+
+
+def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
+    """Return the callbacks of a training or an evaluation, in the order in which they are called."""
+    return [
+        SeededSteps(seed),  # seeds a step before the other callbacks can draw
+        StopAtNaN(),  # raises before a bad step is counted or saved
+        RunPictures(record),  # prints what it could not draw before RunRecord prints how to resume
+        record,  # is complete before a checkpoint holds it
+        PerImageTable(record),
+        *checkpoints,
+    ]
+
+
+def fastest_precision(accelerator: Any) -> str:
+    """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
+    if accelerator != "cpu" and torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if accelerator != "cpu" and torch.backends.mps.is_available():
+        return "32-true"
+    return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+
+
+def display_callbacks(config: dict[str, Any], asked: list[Callback]) -> list[Callback]:
+    """Return the progress bar and the summary of the model, if they are enabled and the user adds none."""
+    has_bar = any(isinstance(callback, ProgressBar) for callback in asked)
+    has_summary = any(isinstance(callback, ModelSummary) for callback in asked)
+    adds_bar = not has_bar and sys.stdout.isatty() and config["enable_progress_bar"] is not False
+    config["enable_progress_bar"] = has_bar or adds_bar
+    config["enable_model_summary"] = bool(config["enable_model_summary"])
+    adds_summary = config["enable_model_summary"] and not has_summary
+    return [*([ImagesPerSecondBar()] if adds_bar else []), *([ParameterSummary()] if adds_summary else [])]
+
+
+def as_plugin_list(value: Any) -> list[Any]:
+    """Return one plugin or callback, several or none as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
