@@ -17,10 +17,12 @@ import yaml
 from lightning.pytorch.callbacks import ProgressBar
 from PIL import Image
 
+import train
 import vit
 from tests.forked import forked
 from tests.tiny import CPU, MODEL, TINY, run_command
-from vit.commands.training_cli import ViTCLI, run_callbacks
+from vit.commands.trainer_settings import run_callbacks
+from vit.commands.training_cli import ViTCLI
 from vit.objectives import OBJECTIVES, ViTClassifier
 from vit.runs.checkpoints import RunCheckpoint
 from vit.runs.predictions import PredictionWriter
@@ -172,6 +174,16 @@ def test_a_profiler_shows_its_table_and_frameworks_no_notices(run, capsys, caplo
     assert "TPU available" not in caplog.text
     printed = capsys.readouterr()
     assert "number of training batches" not in printed.out + printed.err
+
+
+def test_what_is_built_in_python_and_trained_there_leaves_earlier_runs_as_they_are(run, folder):
+    short = ["--trainer.max_steps", "1", "--data.val_fraction", "0", "--trainer.limit_test_batches", "0"]
+    run("fit", *TINY, *short)
+    before = (folder / "runs/digits/version_0/results.json").read_bytes()
+    built = train.main([*TINY, *short], run=False)
+    built.trainer.fit(built.model, built.datamodule)
+    assert (folder / "runs/digits/version_0/results.json").read_bytes() == before
+    assert (folder / "runs/digits/version_1/results.json").exists()
 
 
 def test_a_run_without_a_config_is_named_after_its_data(run, folder):

@@ -51,6 +51,7 @@ from vit.runs.folders import (
     discard_if_unused,
     experiment_of,
     has_same_length,
+    next_number,
     run_folder_of,
 )
 from vit.runs.optimized_network import OptimizedNetwork
@@ -441,6 +442,8 @@ class ViTCLI(LightningCLI):
         evaluates = self.subcommand in ("test", "validate")
         parent = (origin or experiment) / "evaluations" if evaluates else experiment
         prefix = f"{self.subcommand}_{self.trained.path.stem}" if evaluates else "version"
+        if self.subcommand is None:  # Python code that may train with what was built
+            return parent / f"{prefix}_{next_number(parent, prefix)}"
         if not claim or rank_zero_only.rank != 0:
             return parent / f"{prefix}_0"
         self.claimed = claim_folder(parent, prefix)

@@ -30,18 +30,22 @@ def check_experiment(name: str) -> None:
         )
 
 
+def next_number(parent: Path, prefix: str) -> int:
+    """Return the number after the largest N of the folders ``parent/prefix_N``; 0 if there are none."""
+    numbers = [path.name.removeprefix(f"{prefix}_") for path in parent.glob(f"{prefix}_*")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+
+
 def claim_folder(parent: Path, prefix: str) -> Path:
     """Create and return ``parent/prefix_N`` with the next free N; no two processes get the same folder.
 
     Raises:
         ValueError: If the folder cannot be created.
     """
-    numbers = [path.name.removeprefix(f"{prefix}_") for path in parent.glob(f"{prefix}_*")]
-    first = max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
     try:
         parent.mkdir(parents=True, exist_ok=True)
         sweep(parent)
-        for number in count(first):
+        for number in count(next_number(parent, prefix)):
             folder = parent / f"{prefix}_{number}"
             try:
                 folder.mkdir()
