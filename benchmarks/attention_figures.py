@@ -47,7 +47,13 @@ def draw_cost(result: dict[str, Any], path: Path) -> None:
     rows = (("seconds", 1e3, "Time", "ms"), ("bytes", 1e-6, "Memory", "MB"))
     tokens = [int(length) for length in result["cost"]]
     for axes, (what, scale, title, unit) in zip(figure.subplots(2, 1), rows, strict=True):
-        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=f"{title.lower()}, {unit}", title=f"{title} of one layer, {MEASURED}")
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="tokens",
+            ylabel=f"{title.lower()}, {unit}",
+            title=f"{title} of one layer, {MEASURED}",
+        )
         axes.set_xticks(tokens, [f"{length:,}" for length in tokens])
         axes.set_xlim(0.8 * tokens[0], 8 * tokens[-1])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

@@ -95,8 +95,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Wrong labels do more harm than missing ones",
             "source": "Zhang et al. 2017: they can be learnt by heart; Rolnick et al. 2017: they do little harm",
-            "measured": f"test accuracy on the digits with {100 * ASKED:.0f} % of the training labels wrong, minus with "
-            f"these images left out: {points(harm)}",
+            "measured": f"test accuracy on the digits with {100 * ASKED:.0f} % of the training labels wrong, minus "
+            f"with these images left out: {points(harm)}",
             "control": f"the same of convolution: {points(difference(*of_convolution))}; all labels right: "
             f"{percent(clean(cells, 'softmax, 0% wrong'))}",
             "answer": HOLDS if harm[2] < 0 else FAILS if harm[1] > 0 else OPEN,

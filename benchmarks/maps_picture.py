@@ -32,7 +32,7 @@ def kind_of(method: str) -> str:
     """Return what the map of a method depends on, in words."""
     if method in CONTROLS:
         return "a control"
-    return "any class" if method in CLASS_AGNOSTIC else "why this class?"
+    return "for any class" if method in CLASS_AGNOSTIC else "why this class?"
 
 
 def enlarged(pixels: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def draw() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same predictions, with the score of each method",
+        title="Three maps of the same predictions (number: removal area; 0 says nothing)",
         bar=BAR,
         description="Three photographs, and three maps of each",
     )
@@ -99,7 +99,7 @@ def draw_all() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="A horse by all methods, with the score of the method",
+        title="A horse by all methods (number: removal area; 0 says nothing, more is better)",
         bar=BAR,
         description="All maps of one photograph",
     )

@@ -223,26 +223,29 @@ def highlights() -> str:
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 (JPEG copy) in ten minutes on two CPU cores. "
         f"In that time, timm's ViT of that size reaches {', '.join(baselines())} ([what else "
         "differs](docs/results.md#accuracy)).",
-        f"**It is fast**: `vit.optimize` makes a model at least {at_least} times as fast as the "
-        "best of timm, torchvision, vit-pytorch and transformers, eager or compiled (OpenVINO, two CPU cores, fp32, "
-        f"batches of {speed['batch']}{out_of_date([speed])}). In plain PyTorch: {in_plain_pytorch()}.",
-        "**Its maps are tested**: we remove the most relevant patches first, then the least relevant first. The score "
-        "is the area between the two curves of the class's probability; a map that says nothing scores 0. On the "
-        f"packaged model: {', '.join(f'`{name}` {drop[name]:.2f}' for name in ('attnlrp', 'gradcam', 'relevance'))}, "
-        f"the usual `rollout` {drop['rollout']:.2f}, the best map that ignores the model {drop[control]:.2f} "
-        f"({maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). `relevance` is the default: on "
-        "[three other models](docs/trust.md#what-each-map-is-worth) it is the best quick map after `attnlrp`, which "
-        "its authors call patented.",
+        f"**It is fast**: `vit.optimize` makes a model at least {at_least} times as fast as the best of timm, "
+        "torchvision, vit-pytorch and transformers, eager or compiled (OpenVINO, two CPU cores, fp32, batches of "
+        f"{speed['batch']}{out_of_date([speed])}). {in_plain_pytorch()}",
+        "**Its maps are tested**: a good map marks the patches whose removal changes the prediction. We remove patches "
+        "and score each map; 0 says nothing. On the packaged model, `relevance`, which the commands draw, has "
+        f"{drop['relevance']:.2f}, the usual `rollout` {drop['rollout']:.2f}, and the best map that never sees the "
+        f"model {drop[control]:.2f} ({maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [Others]"
+        "(docs/explain.md#which-map-to-take) have more.",
     )
     return "\n".join(f"- {line}" for line in lines)
 
 
 def in_plain_pytorch() -> str:
-    """Return the speed of models that are not optimised, over that of the fastest other library."""
+    """Return the speed of models that are not optimised, over that of the fastest other library, in sentences."""
     found = {name: [*speedups(group, "ours").values()] for name, group in throughputs().items()}
     small = [ratio for (size, _), ratios in found.items() if size == SERVED for ratio in ratios]
     large = [ratio for (size, _), ratios in found.items() if size != SERVED for ratio in ratios]
-    return f"{span(small, '.2f')} times the best, larger models {span(large, '.2f')}"
+    cells = [cell for cell in read("inference").values() if cell.get("batch") == 1]
+    single = [cell["rows"]["ours, eager"]["against_best_eager"] for cell in cells]
+    return (
+        f"Without it, ours has {span(small, '.2f')} times the speed of the best, larger models {span(large, '.2f')}, "
+        f"and [single images](docs/results.md#fast-inference) {span(single, '.2f')}."
+    )
 
 
 def accuracy() -> str:
@@ -291,8 +294,13 @@ def speed() -> str:
     rows = []
     for (size, mode), group in throughputs().items():
         if found := speedups(group, "ours"):
-            rows.append({"model": size, "mode": mode} | {way: f"{found[way]:.2f}" for way in WAYS if way in found})
+            rows.append({"model": size, "mode": mode} | {way: shown_ratio(found, way) for way in WAYS})
     return f"{markdown_table(rows)}\n\n{measured_on([*read('throughput').values()])}"
+
+
+def shown_ratio(found: dict[str, float], way: str) -> str:
+    """Return a ratio as text, or that it was not measured."""
+    return f"{found[way]:.2f}" if way in found else "not measured"
 
 
 def optimised() -> list[dict[str, Any]]:
@@ -341,11 +349,13 @@ def inference() -> str:
     for name in ("fp32 batch 128", "bf16 batch 128", "fp32 batch 1", "bf16 batch 1"):
         for candidate, row in cells[name]["rows"].items():
             if candidate.startswith("ours"):
-                texts = {"the four libraries in": name, "ours": candidate.removeprefix("ours, ")}
+                texts = {"libraries in": name, "our program": candidate.removeprefix("ours, ")}
                 texts |= {"milliseconds": spread(row["milliseconds"], ".1f")}
-                texts |= {f"beside the best {way}": f"{row[f'against_best_{way}']:.2f}" for way in WAYS_TO_RUN}
+                texts |= {f"times the best {way}": f"{row[f'against_best_{way}']:.2f}" for way in WAYS_TO_RUN}
                 alone = {way: in_one_process(row, name, way) for way in WAYS_TO_RUN}
-                texts |= {f"{way}, in one process": span(found, ".2f") for way, found in alone.items() if found}
+                texts |= {
+                    f"times the best {way}, one process": span(found, ".2f") for way, found in alone.items() if found
+                }
                 rows.append(texts)
     accuracy = ", ".join(f"{name} {100 * row['accuracy']:.2f} %" for name, row in cells["accuracy"]["rows"].items())
     said = f"The packaged model on {cells['accuracy']['images']:,} test images: {accuracy}."

@@ -266,6 +266,10 @@ DOCS = {
     "feature": Word("A number, or all numbers, that the model computes from an image before the logits"),
     "fold": Word("A share of the images that one training leaves for its test"),
     "out-of-date": Word("Behind a result: the code that it was measured with has changed since"),
+    "query, key, value": Word(
+        "Three vectors of a token: what it looks for, what it is compared by, what it contributes"
+    ),
+    "softmax": Word("Makes positive weights that sum to 1 out of any numbers"),
     "unchecked": Word("Behind a result: the code that it was measured with is not known exactly"),
     "JPEG copy": Word("The images of CIFAR-10 as JPEG files of quality 75"),
     "MLP": Word("Two linear maps with a nonlinearity between them, applied to each token alone"),

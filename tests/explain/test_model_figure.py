@@ -66,7 +66,8 @@ def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
     model, image, panels = drawn()
     attn = capture_attention(model, image[None])[-1][0].mean(dim=0)[0, 1:].reshape(1, 2, 6)
     assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
-    assert f"yellow: {100 * attn.max():.1f} % of the attention" in [text.get_text() for text in panels[5].texts]
+    below = f"yellow: {100 * attn.max():.1f} % of the attention; equal would be {100 / 13:.1f} %"
+    assert below in [text.get_text() for text in panels[5].texts]
 
 
 @pytest.mark.parametrize("changes", [{"pool": "mean", "num_registers": 2}, {"pool": "map"}])
@@ -92,7 +93,7 @@ def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(
     _, _, panels = drawn(**changes)
     assert panels[3].get_title() == tokens
     assert panels[6].get_title() == f"a linear layer reads\n{read}"
-    assert panels[1].get_title() == "12 patches of 4 x 2 pixels,\nwith a stride of 4 rows, 2 columns"
+    assert panels[1].get_title() == "12 patches of\n4 x 2 pixels"
     assert panels[4].get_title() == "2 blocks of\nthese steps"
 
 

@@ -84,8 +84,7 @@ def draw_model(
         block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
         _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
         p, q = embed.patch_size
-        stride = f"{p} pixels" if p == q else f"{p} rows, {q} columns"
-        title = f"{embed.num_patches} patches of {p} x {q} pixels,\nwith a stride of {stride}"
+        title = f"{embed.num_patches} patches of\n{p} x {q} pixels"
         _show(patches, _spread(pixels, embed.patch_size), title)
         _draw_tokens(linear, embed(image[None])[0], "a matrix turns each patch\ninto a token (red above 0)")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
@@ -95,7 +94,8 @@ def draw_model(
         reader = "the class token attends" if model.config["class_token"] else "patches attend"
         shares = _shares_of_patches(model, last)
         _show(seen, overlay(pixels[None], shares)[0], f"where {reader}\nin the last block, mean of heads")
-        _write_below(seen, f"yellow: {100 * shares.max():.1f} % of the attention")
+        equal = f"equal would be {100 / last.shape[-1]:.1f} %"
+        _write_below(seen, f"yellow: {100 * shares.max():.1f} % of the attention; {equal}")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)
