@@ -390,14 +390,20 @@ def mechanisms() -> str:
     rows = []
     for name, trained in digits["training"].items():
         costs = {tokens: cost[name] for tokens, cost in digits["cost"].items()}
-        seconds = {tokens: cost["seconds"]["forward and backward"] for tokens, cost in costs.items()}
+        times = {
+            tokens: "too much" if cost is None else milliseconds(cost["seconds"]["forward and backward"])
+            for tokens, cost in costs.items()
+        }
+        longest = costs["16384"]
         rows.append(
             {
                 "mechanism": f"`{name}`",
                 "digits": share(trained["test_accuracy"]),
                 "CIFAR-10": share(images["training"][name]["test_accuracy"]),
-                **{f"{int(tokens):,} tokens, ms": milliseconds(seconds[tokens]) for tokens in TOKENS},
-                "memory at 16,384, MB": f"{costs['16384']['bytes']['forward and backward'] / 1e6:,.0f}",
+                **{f"{int(tokens):,} tokens, ms": times[tokens] for tokens in TOKENS},
+                "memory at 16,384, MB": "too much"
+                if longest is None
+                else f"{longest['bytes']['forward and backward'] / 1e6:,.0f}",
             }
         )
     steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
