@@ -94,8 +94,7 @@ def draw_model(
         reader = "the class token attends" if model.config["class_token"] else "patches attend"
         shares = _shares_of_patches(model, last)
         _show(seen, overlay(pixels[None], shares)[0], f"where {reader}\nin the last block, mean of heads")
-        equal = f"equal would be {100 / last.shape[-1]:.1f} %"
-        _write_below(seen, f"yellow: {100 * shares.max():.1f} % of the attention; {equal}")
+        _write_below(seen, f"yellow: {100 * shares.max():.1f} % (equal: {100 / last.shape[-1]:.1f} %)")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)
