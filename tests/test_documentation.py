@@ -203,12 +203,17 @@ def results(name):
 
 def test_the_advice_on_mechanisms_follows_from_the_measurements():
     cost = {int(tokens): of for tokens, of in results("attention")["cost"].items()}
+    cost = {n: {name: cell for name, cell in of.items() if cell is not None} for n, of in cost.items()}
     seconds = {n: {name: c["seconds"]["forward and backward"] for name, c in of.items()} for n, of in cost.items()}
-    for tokens in (64, 256):
-        assert min(seconds[tokens], key=lambda name: (name == "simplified", seconds[tokens][name])) == "softmax"
-    assert max(seconds[16384]["window"], seconds[16384]["linformer"]) < seconds[16384]["softmax"] / 30
+    for tokens in (64, 256):  # clearly faster: by more than a twentieth
+        others = [seconds[tokens][name] for name in seconds[tokens] if name not in ("softmax", "simplified")]
+        assert seconds[tokens]["softmax"] < 1.05 * min(others)
+    assert max(seconds[16384]["window"], seconds[16384]["linformer"]) < seconds[16384]["softmax"] / 50
     memory = {name: c["bytes"]["forward and backward"] for name, c in cost[16384].items()}
-    assert min(memory, key=memory.get) == "softmax"
+    assert max(memory["window"], memory["linformer"]) < 1.5 * memory["softmax"]
+    accuracy = {name: run["test_accuracy"] for name, run in results("attention_images")["training"].items()}
+    for control in ("uniform", "positional"):
+        assert accuracy["softmax"] - accuracy[control] == pytest.approx(0.05, abs=0.005)
 
 
 def test_the_advice_on_maps_follows_from_every_training():
