@@ -17,7 +17,7 @@ def test_optuna_finds_settings_and_ends_trainings_that_are_worse_than_the_others
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     page = PAGE.read_text(encoding="utf-8")
     (loop,) = re.findall(r"```python\n(from lightning .*?)scores = ", page, re.DOTALL)
-    (by_optuna,) = re.findall(r"```py\n(import optuna.*?)```", page, re.DOTALL)
+    (by_optuna,) = re.findall(r"```python\n(import optuna.*?)```", page, re.DOTALL)
     names: dict = {}
     exec(loop + by_optuna, names)
     study = names["study"]
