@@ -77,6 +77,7 @@ def first_losses(words: list[str], threads: int = 1) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, same_everywhere(folder, threads):
         # Before a --config that is the first word, the command line would not see which model it names.
         typed = ["--trainer.logger", "false", *words, *images_and_start(config, Path(folder)), *FIXED, *LENGTH, *BARE]
+        typed += ["--trainer.default_root_dir", folder]
         run = train.main(typed, run=False)
         run.datamodule.batch_size = max(2, run.datamodule.batch_size // SHARE_OF_BATCH)
         if "compile" in run.model.hparams:
