@@ -25,6 +25,20 @@ def pixels():
     return torch.randint(0, 5, (6, 3, 4))
 
 
+def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel(model):
+    hidden = model.hide(torch.zeros(5, 3, 4), torch.tensor([0.0, 0.25, 0.5, 0.99, 1.0]))
+    assert hidden.shape == (5, 3, 4)
+    assert hidden.sum(dim=(1, 2)).tolist() == [1, 3, 6, 12, 12]
+
+
+def test_an_evaluation_counts_the_same_half_of_each_image_and_a_training_another_share_of_each(model, pixels):
+    counted = model.counted(pixels)
+    assert counted.sum(dim=(1, 2)).tolist() == [6] * 6
+    assert (counted == counted[:1]).all()
+    assert torch.equal(counted, model.counted(pixels))
+    assert len(model.counted_in_training(pixels).sum(dim=(1, 2)).unique()) > 1
+
+
 def test_a_prediction_reads_every_pixel_that_is_seen_and_none_that_is_hidden(model, pixels):
     pixels, hidden = pixels[:1], torch.zeros(1, 3, 4, dtype=torch.bool)
     hidden[0, 1] = True

@@ -22,7 +22,7 @@ from vit.weights.surgery import canonicalize
 MAY_CHANGE = frozenset(
     (
         *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
-        *("image_size", "pos_embed_interpolation", "pos_embed_init", "fc_norm", "num_classes"),
+        *("image_size", "pad_images", "pos_embed_interpolation", "pos_embed_init", "fc_norm", "num_classes"),
     )
 )
 

@@ -61,12 +61,6 @@ def test_the_masked_loss_is_that_of_the_hidden_pixels(monkeypatch):
     torch.testing.assert_close(module.training_loss((images, torch.zeros(3))), expected)
 
 
-def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel():
-    module = completer(objective="masked")
-    hidden = module.network.hide(torch.zeros(4, 6, 8), torch.tensor([0.0, 0.25, 0.5, 1.0]))
-    assert hidden.sum(dim=(1, 2)).tolist() == [1, 12, 24, 48]
-
-
 @pytest.mark.parametrize("labels", [[0, -1, -1], [[0, -1], [-1, -1], [-1, -1]]], ids=["classes", "texts"])
 def test_images_that_pad_a_batch_are_not_evaluated_and_those_without_a_label_are(labels):
     module = completer()
