@@ -4,6 +4,9 @@ Each candidate runs in a process of its own, as the threads of OpenVINO spin and
 take turns: one at a time, in every round. All tokens are computed (ours pools the mean of the patches; the others read
 the class token, and compute all the same). A cell is a precision and a batch; int8 is measured beside bfloat16.
 
+A library computes in bfloat16 by autocast, and with weights in bfloat16. Two of them have explicit attention as well,
+which is measured eager. timm's model runs in OpenVINO, too, which is what `vit.optimize` takes.
+
     python benchmarks/inference.py prepare [--dtypes fp32 bf16] [--batches 1 128]  # fills the compiler's caches
     python benchmarks/inference.py time [--dtypes fp32 bf16] [--batches 1 128] [--rounds 9] [--output FOLDER]
     python benchmarks/inference.py accuracy --data data/cifar10-jpeg [--dtypes fp32 bf16 int8]
@@ -21,21 +24,25 @@ from typing import Any
 import torch
 from records import command_line, comparison, provenance, write_cell
 from side_by_side import autocast, quartiles, spread
-from throughput_models import NUM_CLASSES, PEERS, SIZES
-from torch import Tensor
+from throughput_models import EXPLICIT, NUM_CLASSES, PEERS, SIZES
+from torch import Tensor, nn
 
 import vit
+from vit.inference.engines import batch_program, openvino_model, run_in_openvino
 
 SIZE = SIZES["192x6-p4-32"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 CALIBRATION, TESTED = 300, 10_000
 READY, GO = "ready", "go"
 CALLS = {1: 20}  # in a round, by batch; 1 for others
+WAYS = ("eager", "compiled", "openvino")  # to run the models of other libraries
+BY_WEIGHTS = "bf16 weights"  # the weights are bfloat16, and not only the products, as by autocast
 
 REPORT = """# Inference on CPUs
 
 Milliseconds of a batch of random images: median over the rounds, with quartiles. Each candidate has a process of its
-own, and the processes take turns. The ratios are those of medians to the fastest other library, eager and compiled.
+own, and the processes take turns. The ratios are those of medians to the fastest other library, eager, compiled, and in
+OpenVINO.
 """
 
 
@@ -47,28 +54,41 @@ def ours() -> vit.VisionTransformer:
 
 def candidates(dtype: str) -> list[str]:
     """Return the names of what is timed in a precision: a model, and how it is run."""
-    eager = [f"{name}, eager" for name in (*PEERS, "ours")]
+    eager = [f"{name}, eager" for name in (*PEERS, *EXPLICIT)]
     compiled = [f"{name}, compiled" for name in PEERS]
-    optimised = [f"ours, {engine} {dtype}" for engine in ("openvino", "compile")]
-    return [*eager, *compiled, *optimised, *(["ours, openvino int8"] if dtype == "bf16" else [])]
+    others = [*eager, *compiled]
+    if dtype == "bf16":
+        others += [f"{candidate} {BY_WEIGHTS}" for candidate in others]
+    ours = ["ours, eager", *(f"ours, {engine} {dtype}" for engine in ("openvino", "compile"))]
+    return [*others, "timm, openvino", *ours, *(["ours, openvino int8"] if dtype == "bf16" else [])]
 
 
 def built(candidate: str, dtype: str, images: Tensor) -> Callable[[], Any]:
     """Return a function that runs a candidate once."""
-    name, way = candidate.split(", ")
-    model = ours() if name == "ours" else PEERS[name](SIZE).eval()
-    if way not in ("eager", "compiled"):
+    name, way = candidate.rsplit(", ", 1)
+    model = ours() if name == "ours" else (PEERS | EXPLICIT)[name](SIZE).eval()
+    if way == "openvino":
+        fast = run_in_openvino(openvino_model(batch_program(model, tuple(images.shape[1:]))), DTYPES[dtype])
+        return lambda: fast(images)
+    if name == "ours" and way != "eager":
         engine, precision = way.split()
         calibration = torch.randn(CALIBRATION, *images.shape[1:]) if precision == "int8" else None
         fast = vit.optimize(model, DTYPES[precision], calibration, engine=engine)
         return lambda: fast(images)
-    run = model
-    if way == "compiled":
+    return in_torch(model, way, dtype, images)
+
+
+def in_torch(model: nn.Module, way: str, dtype: str, images: Tensor) -> Callable[[], Any]:
+    """Return a function that runs a model once, eager or compiled, in bfloat16 by autocast or by its weights."""
+    if BY_WEIGHTS in way:
+        model, images = model.to(torch.bfloat16), images.to(torch.bfloat16)
+    run, type_of_products = model, torch.float32 if BY_WEIGHTS in way else DTYPES[dtype]
+    if way.startswith("compiled"):
         torch._inductor.config.freezing = True
         run = torch.compile(model)
 
     def step() -> None:
-        with torch.no_grad(), autocast(images.device, DTYPES[dtype]):
+        with torch.no_grad(), autocast(images.device, type_of_products):
             run(images)
 
     return step
@@ -153,7 +173,7 @@ def measure(dtype: str, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def compared(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Return quartiles of the milliseconds of each candidate, and its speed beside the best eager and compiled peer.
+    """Return quartiles of the milliseconds of each candidate, and its speed beside the best library in each way.
 
     >>> rows = compared({"timm, eager": [0.2], "timm, compiled": [0.1], "ours, eager": [0.05]})
     >>> rows["ours, eager"]["against_best_eager"], rows["ours, eager"]["against_best_compiled"]
@@ -163,11 +183,17 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name, seconds in times.items():
         rows[name] = {"milliseconds": quartiles(1000 * each for each in seconds)}
-        for way in ("eager", "compiled"):
-            peers = [medians[f"{peer}, {way}"] for peer in PEERS if f"{peer}, {way}" in medians]
+        for way in WAYS:
+            peers = [time for peer, time in medians.items() if is_way_of_library(peer, way)]
             if peers:
                 rows[name][f"against_best_{way}"] = min(peers) / medians[name]
     return rows
+
+
+def is_way_of_library(candidate: str, way: str) -> bool:
+    """Return whether a candidate is another library's model, run in a way such as "eager"."""
+    name, found = candidate.rsplit(", ", 1)
+    return name != "ours" and found.removesuffix(f" {BY_WEIGHTS}") == way
 
 
 def report(cells: dict[str, Any]) -> str:
@@ -188,7 +214,7 @@ def _readable(name: str, row: dict[str, Any]) -> dict[str, str]:
         return {"candidate": name, "milliseconds": row["failed"]}
     if "accuracy" in row:
         return {"candidate": name, "test accuracy": f"{row['accuracy']:.2%}"}
-    ratios = {f"beside the best {way}": row.get(f"against_best_{way}") for way in ("eager", "compiled")}
+    ratios = {f"beside the best {way}": row.get(f"against_best_{way}") for way in WAYS}
     texts = {column: "" if ratio is None else f"{ratio:.2f}" for column, ratio in ratios.items()}
     return {"candidate": name, "milliseconds": spread(row["milliseconds"], ".1f")} | texts
 

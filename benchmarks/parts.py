@@ -149,7 +149,7 @@ PARTS: dict[str, Part] = {
         file="inference",
         minutes=30,
         commands=("inference.py prepare", "inference.py time", f"inference.py accuracy {DATA} --dtypes fp32 bf16 int8"),
-        sources=("vit/inference.py",),
+        sources=("vit/inference/*.py",),
         operations=("inference",),
     ),
     "scale": Part(

@@ -9,7 +9,7 @@ import vit
 from tests.architectures import EXACT, randomised
 from vit.attention.multihead import Group
 from vit.capture import capture_attention
-from vit.inference import reads_class_token_only
+from vit.inference.class_token_only import reads_class_token_only
 from vit.model.encoder_block import EncoderBlock
 from vit.model.rewired_block import RewiredBlock
 

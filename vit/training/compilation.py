@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from vit.inference import check_compiler
+from vit.inference.engines import check_compiler
 from vit.model.decoder_block import DecoderBlock
 from vit.model.encoder_block import EncoderBlock
 from vit.support.first_process import print_once

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from vit.inference import batch_program, check_compiler, compile_program, openvino_model, without_unread
+from vit.inference.class_token_only import without_unread
+from vit.inference.engines import as_openvino_model, check_compiler, compile_program
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.extras import import_extra
 from vit.support.files import replacing
@@ -89,7 +90,7 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         check_compiler()
     try:
         with torch.no_grad():
-            program = openvino_model(batch_program(model)) if path.suffix == ".xml" else export_program(model)
+            program = as_openvino_model(model) if path.suffix == ".xml" else export_program(model)
     except Exception as error:  # torch.export raises many kinds
         raise ValueError(_of_one_size(model, error)) from error
     if path.suffix == ".xml":

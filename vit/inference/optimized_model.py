@@ -1,24 +1,18 @@
-"""Makes a trained model fast on a CPU, by OpenVINO or torch's compiler, and compares the logits with the model's."""
+"""Makes a trained model fast on a CPU by one of the engines, and compares the logits with the model's."""
 
 import copy
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
-from io import BytesIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vit.attention import MultiHeadAttention
-from vit.model.encoder_block import EncoderBlock
+from vit.inference.engines import ENGINES, Run, engines_for, image_shape
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
-from vit.support.extras import import_extra
-from vit.support.hooks import is_hooked
 
-Run = Callable[[Tensor], Tensor]
 # Largest difference of a logit, as a share of the largest logit.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.int8: 0.25}
 LEAST_AGREEMENT = 0.95  # share of the calibration images whose predicted class int8 must keep
@@ -131,7 +125,7 @@ def optimize(
     """
     _check(model, dtype, calibration, engine)
     reasons = []
-    for name in [engine] if engine else _engines(dtype):
+    for name in [engine] if engine else engines_for(dtype):
         try:
             return _made(model, dtype, calibration, name)
         except Exception as error:  # engines raise many kinds
@@ -161,7 +155,7 @@ def _check(model: Any, dtype: torch.dtype, calibration: Tensor | None, engine: s
             else f"calibration is for torch.int8, and dtype is {dtype}: leave it out"
         )
     if calibration is not None:
-        image = _image(model)
+        image = image_shape(model)
         if not isinstance(calibration, Tensor):
             raise ValueError(f"calibration is a {type(calibration).__name__}: give a tensor (N, {str(image)[1:]}")
         if calibration.ndim != 4 or tuple(calibration.shape[1:]) != image or not len(calibration):
@@ -170,17 +164,12 @@ def _check(model: Any, dtype: torch.dtype, calibration: Tensor | None, engine: s
             )
         if calibration.dtype != torch.float32 or not calibration.isfinite().all():
             raise ValueError(f"calibration ({calibration.dtype}) must be finite torch.float32: normalise the images")
-
-
-def _engines(dtype: torch.dtype) -> list[str]:
-    """Return the engines to try, the fastest first."""
-    if dtype == torch.int8:
-        return ["openvino"]
-    return ["openvino", "compile"] if find_spec("openvino") else ["compile"]
-
-
-def _image(model: VisionTransformer) -> tuple[int, int, int]:
-    return (model.patch_embed.in_channels, *model.patch_embed.image_size)
+        mean = getattr(model, "pretrained_cfg", {}).get("mean") or (0.0,)
+        if min(mean) > 0 and calibration.min() >= 0:
+            raise ValueError(
+                f"no number of calibration is below 0 (they go from {calibration.min():.3g} to {calibration.max():.3g}"
+                "), so the images are not normalised: subtract the mean and divide by the std of model.pretrained_cfg"
+            )
 
 
 def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None, engine: str) -> OptimizedModel:
@@ -188,7 +177,7 @@ def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | No
     start = time.perf_counter()
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         run = ENGINES[engine](copy.deepcopy(model), dtype, calibration)  # engines may share the memory of weights
-        image = _image(model)
+        image = image_shape(model)
         made = OptimizedModel(run, engine, dtype, image, model.num_classes or model.num_features)
         if calibration is None:
             images = torch.randn(8, *image, generator=torch.Generator().manual_seed(0))
@@ -213,141 +202,3 @@ def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | No
             )
     made.seconds = time.perf_counter() - start
     return made
-
-
-class ClassTokenOnly(nn.Module):
-    """A model whose last block computes only the class token, as the head reads nothing else. The logits are the same.
-
-    Args:
-        model: A model for which ``reads_class_token_only`` is true.
-    """
-
-    def __init__(self, model: VisionTransformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify images: (B, C, H, W) -> (B, num_classes)."""
-        *blocks, last = self.model.blocks
-        tokens = self.model.embed(images)
-        for block in blocks:
-            tokens = block(tokens, self.model.patch_embed.grid_of(*images.shape[-2:]))
-        normed = last.norm1(tokens)
-        token = tokens[:, :1] + last.ls1(last.attn(normed[:, :1], context=normed))
-        token = token + last.ls2(last.mlp(last.norm2(token)))
-        return self.model.forward_head(self.model.norm(token))
-
-
-def reads_class_token_only(model: VisionTransformer) -> bool:
-    """Return whether only the head reads the output of the last block, and only its class token."""
-    last = model.blocks[-1]
-    return (
-        model.pool == "cls"
-        and "rope" not in model.config["pos_embed"]
-        and type(model) is VisionTransformer  # a subclass may override methods
-        and type(last) is EncoderBlock
-        and type(last.attn) is MultiHeadAttention
-        and last.attn.mechanism.independent_queries
-        and not any(is_hooked(module) for module in model.modules())
-        and not {"forward_features", "forward_head"} & vars(model).keys()
-    )
-
-
-def batch_program(model: VisionTransformer, module: nn.Module | None = None) -> torch.export.ExportedProgram:
-    """Return the model, or a module around it, as a program for any number of images of its ``image_size``."""
-    images = torch.zeros(2, *_image(model))
-    shapes = {0: torch.export.Dim("batch", min=1)}
-    return torch.export.export(module or without_unread(model), (images,), dynamic_shapes=(shapes,))
-
-
-def without_unread(model: VisionTransformer) -> nn.Module:
-    """Return a module without the tokens of the last block that the head does not read, or the model itself."""
-    return ClassTokenOnly(model) if reads_class_token_only(model) else model
-
-
-class _InBfloat16(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module.to(torch.bfloat16)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.module(images.to(torch.bfloat16)).float()
-
-
-def check_compiler() -> None:
-    """Check that there is a C++ compiler, as torch's compiler needs one.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except (InvalidCxxCompiler, RuntimeError) as error:
-        raise ValueError(
-            "torch's compiler needs a C++ compiler, and none is there: install g++ or clang, or set CXX to its path"
-        ) from error
-
-
-def compile_program(program: torch.export.ExportedProgram) -> BytesIO:
-    """Compile a program for this CPU, with constant weights, into a package for ``aoti_load_package``."""
-    from torch._inductor import aoti_compile_and_package
-
-    package = BytesIO()
-    # With AOTI_RUNTIME_CHECK_INPUTS=1, the check of the lower bound would refuse a batch of one image.
-    configs = {"freezing": True, "aot_inductor.check_lowerbound": False}
-    aoti_compile_and_package(program, package_path=package, inductor_configs=configs)
-    package.seek(0)
-    return package
-
-
-def _compiled(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None) -> Run:
-    if dtype == torch.int8:
-        raise ValueError("torch's compiler makes no int8 programs: use engine 'openvino'")
-    check_compiler()
-    module = without_unread(model)
-    program = batch_program(model, _InBfloat16(module) if dtype == torch.bfloat16 else module)
-    return torch._inductor.aoti_load_package(compile_program(program))
-
-
-def openvino_model(program: torch.export.ExportedProgram) -> Any:
-    """Translate a program for OpenVINO: an ``openvino.Model`` of ``images`` -> ``logits``.
-
-    Raises:
-        ValueError: If OpenVINO is not installed.
-    """
-    openvino = import_extra("openvino", "openvino")
-    translated = openvino.convert_model(program)
-    (images,) = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-    translated.reshape([-1, *images.shape[1:]])
-    translated.input().get_tensor().set_names({"images"})
-    translated.output().get_tensor().set_names({"logits"})
-    return translated
-
-
-def _openvino(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None) -> Run:
-    openvino = import_extra("openvino", "openvino")
-    translated = openvino_model(batch_program(model))
-    if calibration is not None:
-        nncf = import_extra("nncf", "openvino")
-        images = nncf.Dataset([image[None].numpy() for image in calibration])
-        translated = nncf.quantize(
-            translated,
-            images,
-            preset=nncf.QuantizationPreset.MIXED,
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=len(calibration),
-        )
-    # In int8, operations that stay in floating point are computed in bfloat16, which is faster.
-    precision = "f32" if dtype == torch.float32 else "bf16"
-    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
-    compiled = openvino.Core().compile_model(translated, "CPU", settings)
-    return lambda images: torch.from_numpy(compiled(images.numpy())[0])
-
-
-ENGINES: dict[str, Callable[[VisionTransformer, torch.dtype, Tensor | None], Run]] = {
-    "openvino": _openvino,
-    "compile": _compiled,
-}
