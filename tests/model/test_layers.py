@@ -109,6 +109,16 @@ def test_drop_path_zeroes_or_scales_each_image_and_preserves_the_mean(dtype):
     assert factors[:, 0, 0].double().mean().item() == pytest.approx(1.0, abs=0.025)
 
 
+def test_drop_path_may_be_changed_in_the_course_of_a_training():
+    drop, tokens = DropPath(0.0), torch.ones(64, 3, 5)
+    drop.probability = 0.75
+    assert drop(tokens).unique().tolist() == [0.0, 4.0]
+    drop.probability = 0.0
+    assert drop(tokens) is tokens
+    with pytest.raises(ValueError, match=r"drop_path \(1.5\)"):
+        drop.probability = 1.5
+
+
 def test_drop_path_shows_its_probability():
     assert repr(DropPath(0.1)) == "DropPath(probability=0.1)"
 

@@ -160,6 +160,23 @@ def test_what_the_weights_depend_on_cannot_change(change):
         vit.load(trained(), **change)
 
 
+@pytest.mark.parametrize(
+    ("attention", "options", "same", "other"),
+    [
+        ("topk", None, {"k": 8}, {"k": 4}),
+        ("window", {"window": 4}, None, {"window": 2}),
+        (["softmax", "topk"], None, {"topk": {"k": 8}}, {"topk": {"k": 4}}),
+    ],
+)
+def test_an_option_of_a_mechanism_given_at_its_default_is_the_same_model(attention, options, same, other):
+    source = vit.VisionTransformer(
+        32, 8, embed_dim=16, depth=2, num_heads=2, attention=attention, attention_kwargs=options
+    )
+    vit.load(source, attention_kwargs=same)
+    with pytest.raises(ValueError, match="make them equal"):
+        vit.load(source, attention_kwargs=other)
+
+
 def test_an_unknown_argument_is_refused():
     with pytest.raises(
         ValueError, match="VisionTransformer has no argument 'num_class': it takes image_size, patch_size"

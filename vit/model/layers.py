@@ -152,8 +152,17 @@ class DropPath(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
-        check_share("drop_path", probability, "0.1 is usual")
         self.probability = probability
+
+    @property
+    def probability(self) -> float:
+        """Probability that a training image skips the branch; it may be changed in the course of a training."""
+        return self._probability
+
+    @probability.setter
+    def probability(self, probability: float) -> None:
+        check_share("drop_path", probability, "0.1 is usual")
+        self._probability = probability
         self.active = probability > 0.0
         # This is a tensor because torch.compile would compile each block separately for different numbers. It is on the
         # CPU and not a buffer, so it survives the meta device and to_empty. Without axes, it works with any device.

@@ -3,10 +3,15 @@
 Letters in the einops patterns: d embedding channels, c k image channels, p q rows and columns of a patch.
 """
 
+import inspect
+from typing import Any
+
 import torch
 from einops import reduce, repeat
 from torch import Tensor
 
+from vit.attention import MECHANISMS
+from vit.attention.mechanisms.mechanism import options_of
 from vit.model.embedding import resize_patches, to_pair
 from vit.model.model_checks import mechanisms_of_blocks
 from vit.model.positions import resize_positions
@@ -80,7 +85,7 @@ def canonicalize(arguments: Arguments) -> Arguments:
     """Return arguments that are equal if the tensors of two models have the same shapes and meaning."""
     kv_heads = arguments["num_kv_heads"] or arguments["num_heads"]
     of_blocks = mechanisms_of_blocks(*(arguments[name] for name in ("attention", "attention_kwargs", "depth")))
-    mechanisms = [(name, options or {}) for name, options in of_blocks]
+    mechanisms = [(name, _all_options(name, options or {})) for name, options in of_blocks]
     return arguments | {
         "mlp_ratio": int(arguments["embed_dim"] * arguments["mlp_ratio"]) / arguments["embed_dim"],
         "layer_scale": arguments["layer_scale"] is not None,
@@ -90,6 +95,14 @@ def canonicalize(arguments: Arguments) -> Arguments:
         "attention": mechanisms[0] if mechanisms.count(mechanisms[0]) == len(mechanisms) else mechanisms,
         "attention_kwargs": None,  # compared with the mechanisms
     }
+
+
+def _all_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a mechanism, those that are not given at their defaults."""
+    if name not in MECHANISMS:  # of a program that is not imported here
+        return options
+    parameters = inspect.signature(MECHANISMS[name].__init__).parameters
+    return {option: parameters[option].default for option in options_of(MECHANISMS[name])} | options
 
 
 def _fit_patches(state: State, model: VisionTransformer, report: LoadReport) -> None:

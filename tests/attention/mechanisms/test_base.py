@@ -120,6 +120,7 @@ def test_the_parameters_of_a_mechanism_have_no_weight_decay_unless_they_are_matr
         mechanism = model.get_submodule(f"{start}mechanism")
         found = {name: decay[id(parameter)] for name, parameter in mechanism.named_parameters()}
         assert found == {"table": 0.0, "matrix": 0.1, "layer.weight": 0.1, "layer.bias": 0.0}
+        assert mechanism.no_weight_decay() == {"table"}  # the layer tells of its own weights
 
 
 def test_positional_logits_have_no_weight_decay_and_the_mixtures_of_linformer_have_some():
