@@ -224,6 +224,25 @@ def test_a_training_goes_on_from_its_half_in_batches_of_another_size(batch_size,
     )
 
 
+def test_an_epoch_that_a_limit_of_steps_has_cut_is_continued_to_its_end(tmp_path):
+    seen = []
+
+    class Noting(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            seen.append((trainer.current_epoch, trainer.global_step, batch[1].tolist()))
+
+    def fit(folder, ckpt_path=None, **limits):
+        seen.clear()
+        file = ModelCheckpoint(tmp_path / folder, save_last=True)
+        run = trainer(callbacks=[SeededSteps(0), Noting(), file], enable_checkpointing=True, **limits)
+        run.fit(model(), Digits(batch_size=300), ckpt_path=ckpt_path)
+        return [*seen]
+
+    whole = fit("whole", max_epochs=3, max_steps=-1)
+    cut = fit("cut", max_epochs=3, max_steps=6)
+    assert whole == cut + fit("resumed", tmp_path / "cut" / "last.ckpt", max_epochs=3, max_steps=-1)
+
+
 def test_without_the_average_a_training_goes_on_with_the_weights_of_its_optimiser(tmp_path):
     first = trainer()
     first.fit(model(ema_decay=0.9), Digits(batch_size=100))

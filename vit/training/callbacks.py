@@ -25,6 +25,15 @@ class SeededSteps(Callback):
         self.seed = seed
         self.generators = (torch.Generator(), torch.Generator())
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Continue an epoch that a limit of steps or of time has cut: Lightning has counted it as a whole one."""
+        loop = checkpoint["loops"]["fit_loop"]
+        batches = loop["epoch_loop.batch_progress"]
+        is_cut = batches["current"]["ready"] and not batches["is_last_batch"]
+        for count in loop["epoch_progress"].values():
+            if is_cut and count["processed"] == count["ready"]:
+                count["processed"] -= 1
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set Lightning's count of batches in a resumed epoch to that of the loader.
 
