@@ -204,19 +204,20 @@ def measured(name: str) -> Cells:
 
 
 def overview() -> str:
-    """Return how many sentences have which answer, and a table of all, each linked to its section."""
-    rows = [(name, row) for name, claim in CLAIMS.items() for row in claim.rows(measured(name))]
-    found = Counter(row["answer"] for _, row in rows)
-    some = ", ".join(f'{found[answer]} "{answer}"' for answer in (HOLDS, FAILS, OPEN))
-    table = [
-        {
-            "sentence": f"[{row['sentence']}](#{anchor(CLAIMS[name].title)}) ({row['source']})",
-            "answer": f"{row['answer']}{out_of_date(measured(name).values())}",
-            "measured": row["measured"],
-        }
-        for name, row in rows
-    ]
-    return f"Of {len(rows)} sentences, the answer is {some}.\n\n{markdown_table(table)}"
+    """Return how many claims hold, and a table of all: below the title of each section, its claims."""
+    table, found = [], Counter()
+    for name, claim in CLAIMS.items():
+        cells = measured(name)
+        rows = claim.rows(cells)
+        section = {"sentence": f"**[{claim.title}](#{anchor(claim.title)})**{out_of_date(cells.values())}"}
+        for row in [section, *rows] if rows else []:
+            source = f" ({row['source']})" if row is not section else ""
+            answer, numbers = row.get("answer", ""), row.get("measured", "")
+            table.append({"claim": row["sentence"] + source, "answer": answer, "difference (95 % interval)": numbers})
+        found.update(row["answer"] for row in rows)
+    counted = f"{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} cannot be told"
+    warning = "As many intervals are not corrected for their number: about one in twenty misses the true value."
+    return f"Of {found.total()} claims, {counted}. {warning}\n\n{markdown_table(table)}"
 
 
 def anchor(title: str) -> str:

@@ -187,10 +187,10 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     wide = fitted(cells, "window", None, "seconds")
     return [
         {
-            "sentence": "Softmax attention takes time that grows with the square of the tokens, linear attention with "
-            "the tokens",
+            "sentence": "The time of softmax attention grows with the square of the tokens, that of linear "
+            "attention with the tokens",
             "source": "Vaswani et al. 2017, table 1; Katharopoulos et al. 2020",
-            "measured": f"exponent of the time over the tokens: softmax {power(seconds['softmax'])}, linear "
+            "measured": f"exponent over the tokens: softmax {power(seconds['softmax'])}, linear "
             f"{power(seconds['linear'])}",
             "control": f"convolution {power(seconds['convolution'])}; recurrent {power(seconds['recurrent'])}",
             "answer": between(seconds["softmax"], seconds["linear"]),
@@ -198,16 +198,15 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Exact softmax attention needs no memory that grows with the square of the tokens",
             "source": "Rabe and Staats 2021; Dao et al. 2022",
-            "measured": f"exponent of the peak memory over the tokens: explicit {power(memory['explicit'])}, chunked "
+            "measured": f"exponent over the tokens: explicit {power(memory['explicit'])}, chunked "
             f"{power(memory['chunked'])}",
             "control": f"the time of the chunked one: {power(seconds['chunked'])}",
             "answer": between(memory["explicit"], memory["chunked"]),
         },
         {
-            "sentence": "Attention in windows costs time that grows with the tokens, and with the square of their side",
+            "sentence": "The time of window attention grows with the tokens, and with the square of the window's side",
             "source": "Liu et al. 2021, eq. 2",
-            "measured": f"exponent of the time over the side of the window: {power(wide)}; over the tokens: "
-            f"{power(seconds['window'])}",
+            "measured": f"exponent over the tokens: {power(seconds['window'])}; over the side: {power(wide)}",
             "control": f"softmax over the tokens: {power(seconds['softmax'])}",
             "answer": between(wide, seconds["window"]),
         },

@@ -70,13 +70,13 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             ("2 heads", "16 heads"),
         ),
         (
-            "What a token attends to has to depend on the image",
+            "Attention weights must depend on the image",
             "Vaswani et al. 2017; Tay et al. 2021 contradict",
             ("8 heads", "positions alone"),
             ("uniform",),
         ),
         (
-            "Products of queries and keys need their scale",
+            "Attention logits need the scale 1 / sqrt(d)",
             "Vaswani et al. 2017, sec. 3.2.1",
             ("1 head", "1 head, unscaled"),
             ("8 heads, unscaled", "8 heads"),
@@ -91,8 +91,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     lines = []
     for sentence, source, (better, worse), controls in compared:
         gain = difference(found[better], found[worse])
-        line = {"sentence": sentence, "source": source, "measured": f"accuracy on the digits, {better}, minus "}
-        line["measured"] += f"{worse}: {points(gain)}"
+        line = {"sentence": sentence, "source": source, "measured": f"{better}, minus {worse}: {points(gain)}"}
         line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
         lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN})
     joint, own = (since_training(cells, BASE, whose) for whose in ("all heads", "one head"))
@@ -102,8 +101,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Heads learn to share the dimensions of their queries and keys",
             "source": "Cordonnier et al. 2020, fig. 1",
-            "measured": f"effective rank of queries and keys of {BASE} after training over that before, all heads "
-            f"together minus one head: {mean:+.3f} ({low:+.3f} to {high:+.3f})",
+            "measured": f"rank after training over rank before, all {BASE} together minus each head: "
+            f"{mean:+.3f} ({low:+.3f} to {high:+.3f})",
             "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
             "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,
         }

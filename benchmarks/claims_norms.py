@@ -66,8 +66,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Deep transformers need residual connections",
             "source": "Dong et al. 2021; He et al. 2016 for convolutions",
-            "measured": f"accuracy on the digits of {DEPTHS[-1]} pre-norm blocks with residual connections "
-            f"minus without: {points(gain)}",
+            "measured": f"{DEPTHS[-1]} pre-norm blocks, with minus without: {points(gain)}",
             "control": f"{DEPTHS[0]} blocks without: {percent(shallow)}; {DEPTHS[-1]} blocks with them and without "
             f"norms: {percent(none)}",
             "answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN,
@@ -75,16 +74,14 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Norms after the sums need a warm-up of the learning rate",
             "source": "Xiong et al. 2020",
-            "measured": f"accuracy on the digits of {DEPTHS[-1]} post-norm blocks with a warm-up over {WARMUP} steps "
-            f"minus without: {points(of_post)}",
+            "measured": f"{DEPTHS[-1]} post-norm blocks, warm-up of {WARMUP} steps minus none: {points(of_post)}",
             "control": f"the same of pre-norm blocks: {points(of_pre)}",
             "answer": HOLDS if of_post[1] > 0 else FAILS if of_post[2] < 0 else OPEN,
         },
         {
-            "sentence": "Norms before the branches need no warm-up",
+            "sentence": f"Norms before the branches need no warm-up (it adds at most {100 * LITTLE:g} point)",
             "source": "Xiong et al. 2020",
-            "measured": f"accuracy on the digits of {DEPTHS[-1]} pre-norm blocks with a warm-up over {WARMUP} steps "
-            f"minus without: {points(of_pre)}; unneeded: at most {100 * LITTLE:g} point",
+            "measured": f"{DEPTHS[-1]} pre-norm blocks, warm-up of {WARMUP} steps minus none: {points(of_pre)}",
             "control": f"the same of post-norm blocks: {points(of_post)}",
             "answer": HOLDS if of_pre[2] <= LITTLE else FAILS if of_pre[1] > LITTLE else OPEN,
         },

@@ -177,8 +177,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Some heads relate the parts of one object",
             "source": "Vaswani et al. 2017, fig. 3, for sentences; Caron et al. 2021 for images",
-            "measured": "attention among the patches of a digit, as multiples of an even share, strongest head, minus "
-            "the higher of two controls: ",
+            "measured": "attention within a digit over an even share, strongest head minus the higher control: ",
             "found": difference(own, control),
             "control": f"the same at another place: {times(elsewhere)}; from the digit to the clutter: "
             f"{times(clutter)}; strongest head before training: {times(of_time(cells, 'before', 'object'))}",
@@ -186,8 +185,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Attention goes to what is rare in an image",
             "source": "Bruce and Tsotsos 2005, of human eyes",
-            "measured": "rank correlation of the attention that patches get with their rarity, all heads, minus that "
-            "with the rarity in another image: ",
+            "measured": "rank correlation of attention with rarity, in this image minus in another: ",
             "found": difference(rare, of_others),
             "control": f"before training: {correlation(rare_before)}; with the rarity in another image: "
             f"{correlation(of_others)}",
@@ -195,8 +193,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Half of the heads keep what a token holds",
             "source": "Michel et al. 2019, who remove heads; Bhojanapalli et al. 2020 contradict",
-            "measured": "variance of the tokens that two of four heads explain by a linear map, minus that of a random "
-            "projection to as many numbers: ",
+            "measured": "share of variance explained, two of four heads minus a random projection as wide: ",
             "found": difference(few, chance),
             "control": f"two heads: {percent(few)}; the projection: {percent(chance)}; all heads: {percent(all_heads)}",
         },

@@ -90,16 +90,16 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         return []
     compared = (
         (
-            "What follows helps to fill in the middle",
+            "The rows below help to predict the middle rows",
             "Donahue et al. 2020; Bavarian et al. 2022",
-            "rows above and below, minus the rows above alone",
+            "rows above and below, minus rows above",
             difference(both, above),
             f"rows around of other images: {bits(others)}; rows above: {bits(above)}",
         ),
         (
-            "A prefix that is seen both ways predicts better than a causal one",
+            "A prefix seen both ways predicts better than a causal one",
             "Liu et al. 2018; Raffel et al. 2020",
-            "the given rows seen both ways, minus causally",
+            "both ways, minus causal",
             difference(both, causal),
             f"causal: {bits(causal)}; rows above alone: {bits(above)}",
         ),
@@ -108,7 +108,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": sentence,
             "source": source,
-            "measured": f"the middle rows of digits, {what}: {less(found)}",
+            "measured": f"{what}: {less(found)}",
             "control": control,
             "answer": HOLDS if found[2] < 0 else FAILS if found[1] > 0 else OPEN,
         }

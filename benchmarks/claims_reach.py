@@ -132,10 +132,9 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     _, low, high = mean_interval(shuffled)
     return [
         {
-            "sentence": "Attention connects any two positions by one step; a convolution needs a stack of layers",
+            "sentence": "Attention connects any two positions in one step; a convolution needs a stack of layers",
             "source": "Vaswani et al. 2017, table 1",
-            "measured": f"accuracy of one block on marks 2 to {LONGEST} patches apart, softmax minus convolution: "
-            f"{points(found)}",
+            "measured": f"softmax minus convolution, one block, marks 2 to {LONGEST} patches apart: {points(found)}",
             "control": f"convolution on marks 1 apart: {percent(near)}; {deep} blocks of it on marks 1 to {deep} "
             f"apart: {percent(stack)}; softmax with shuffled labels: {percent(shuffled)}",
             "answer": HOLDS if found[1] > 0 and learns and low <= 0.5 <= high else FAILS if found[2] < 0 else OPEN,

@@ -149,8 +149,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "sentence": "Convolution needs fewer images than attention",
-            "measured": f"accuracy on the digits after {few_words} images, convolution minus softmax: "
-            f"{points(at_first)}",
+            "measured": f"convolution minus softmax, {few_words} images: {points(at_first)}",
             "control": f"uniform minus softmax: {points(difference(few['uniform'], few['softmax']))}; recurrent minus "
             f"softmax: {points(difference(few['recurrent'], few['softmax']))}; softmax with shuffled labels: "
             f"{percent(shuffled['softmax'])}",
@@ -159,7 +158,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         | source,
         {
             "sentence": "Attention does better than convolution once there are enough images",
-            "measured": f"accuracy on the digits after {ALL:,} images, softmax minus convolution: {points(at_last)}",
+            "measured": f"softmax minus convolution, {ALL:,} images: {points(at_last)}",
             "control": f"uniform: {percent(many['uniform'])}; softmax: {percent(many['softmax'])}; convolution with "
             f"shuffled labels: {percent(shuffled['convolution'])}; a step: softmax {times['softmax']:.1f} ms, "
             f"convolution {times['convolution']:.1f} ms",

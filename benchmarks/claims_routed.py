@@ -99,19 +99,17 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     source = {"source": "Jin et al. 2024"}
     return [
         {
-            "sentence": "Heads that are chosen for each image do more than the same heads for all images",
-            "measured": f"accuracy on the digits with {FEW} of {HEADS} heads, chosen by a router, minus with the same "
-            f"{FEW} for all: {points(over_same)}",
+            "sentence": "Heads chosen for each image do better than the same heads for all images",
+            "measured": f"{FEW} of {HEADS} heads chosen, minus the same {FEW} for all: {points(over_same)}",
             "control": f"minus with {FEW} drawn at random: {points(over_random)}; chosen for each token: "
             f"{percent(of_few['by token'])}; all heads: {percent(whole)}",
             "answer": HOLDS if min(over_same[1], over_random[1]) > 0 else FAILS if over_same[2] < 0 else OPEN,
         }
         | source,
         {
-            "sentence": "Half of the heads, chosen for each image, do as well as all of them",
-            "measured": f"accuracy on the digits with {HALF} of {HEADS} heads, chosen by a router, minus with all: "
-            f"{points(as_all)}; "
-            f"as well: at most {-100 * AS_GOOD:g} point less",
+            "sentence": "Half of the heads, chosen for each image, do as well as all "
+            f"(at most {-100 * AS_GOOD:g} point less)",
+            "measured": f"{HALF} of {HEADS} heads chosen, minus all: {points(as_all)}",
             "control": f"{HALF} drawn at random: {percent(half_at_random)}; the same {HALF} for all: "
             f"{percent(half_the_same)}",
             "answer": HOLDS if as_all[1] > AS_GOOD else FAILS if as_all[2] < AS_GOOD else OPEN,

@@ -171,12 +171,12 @@ def seeds_of(cells: dict[str, Any]) -> list[int]:
 
 
 def with_interval(found: tuple[float, float, float]) -> str:
-    """Return a loss and its interval.
+    """Return a loss, which is never below 0, and its interval.
 
-    >>> with_interval((0.1, 0.05, 0.15))
-    '0.100 (0.050 to 0.150)'
+    >>> with_interval((0.1, -0.05, 0.25))
+    '0.10 (0.00 to 0.25)'
     """
-    return "{:.3f} ({:.3f} to {:.3f})".format(*found)
+    return "{:.2f} ({:.2f} to {:.2f})".format(*(max(0.0, number) for number in found))
 
 
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
@@ -197,18 +197,18 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Loss falls as a power of compute",
             "source": "Kaplan et al. 2020",
-            "measured": f"exponent of the loss on the digits over compute: {powers[0]:.2f} ({powers[1]:.2f} to "
-            f"{powers[2]:.2f}); the power misses losses by {100 * statistics.mean(misfits[0]):.0f} %",
-            "control": f"a logarithm instead misses them by {100 * statistics.mean(misfits[1]):.0f} %; exponent with "
-            f"{100 * SHARES[0]:.1f} % of the images: {powers_of_few[0]:.2f} ({powers_of_few[1]:.2f} to "
-            f"{powers_of_few[2]:.2f})",
+            "measured": f"exponent of the loss over compute: {powers[0]:.2f} ({powers[1]:.2f} to {powers[2]:.2f}); the "
+            f"power misses losses by {100 * statistics.mean(misfits[0]):.0f} %, a logarithm by "
+            f"{100 * statistics.mean(misfits[1]):.0f} %",
+            "control": f"exponent with {100 * SHARES[0]:.1f} % of the images: {powers_of_few[0]:.2f} "
+            f"({powers_of_few[1]:.2f} to {powers_of_few[2]:.2f})",
             "answer": is_power(powers, better),
         },
         {
             "sentence": "A fit on small models predicts a larger one",
             "source": "Hoffmann et al. 2022; Zhai et al. 2022 for Vision Transformers",
-            "measured": f"loss on the digits of width {LARGER}, as predicted from widths {WIDTHS[0]} to {WIDTHS[-1]}: "
-            f"{with_interval(mean_interval(foreseen))}; as measured: {with_interval(mean_interval(measured))}",
+            "measured": f"loss of width {LARGER}, predicted from widths {WIDTHS[0]} to {WIDTHS[-1]}: "
+            f"{with_interval(mean_interval(foreseen))}; measured: {with_interval(mean_interval(measured))}",
             "control": f"a power without a constant predicts {with_interval(mean_interval(without_floor))}; width "
             f"{WIDTHS[-1]}: {with_interval(mean_interval(widest))}",
             "answer": is_foreseen(foreseen, measured, widest),

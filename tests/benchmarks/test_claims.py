@@ -222,7 +222,7 @@ def test_wrong_labels_are_compared_with_missing_ones(wrong, without, answer):
 def test_robustness_is_the_accuracy_that_corruptions_cost(softmax, convolution, answer):
     _, images = claims_quality.rows(damaged(0.9, 0.9, softmax, convolution))
     assert images["answer"] == answer
-    words = f"convolution loses {'20.0 points more (' if answer is HOLDS else '20.0 points fewer ('}"
+    words = f"softmax minus convolution: {'-' if answer is HOLDS else '+'}20.0 points ("
     assert answer is OPEN or words in images["measured"]
 
 
@@ -255,17 +255,18 @@ def test_a_sentence_begins_with_its_answer_and_its_numbers_stand_below():
     assert claims.answers([]) == "No sentence has all its numbers yet."
 
 
-def test_the_overview_counts_the_answers_and_links_each_sentence(monkeypatch, tmp_path):
+def test_the_overview_counts_the_answers_and_lists_the_claims_below_their_section(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "RESULTS", tmp_path)
-    assert claims.overview().startswith("Of 0 sentences")
+    assert claims.overview().startswith("Of 0 claims")
     cells = wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9})
     (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
-    first, _, _, _, *rows = claims.overview().splitlines()
-    assert first == 'Of 3 sentences, the answer is 2 "holds here", 0 "does not hold here", 1 "cannot tell".'
+    first, _, _, _, section, *rows = claims.overview().splitlines()
+    assert first.startswith("Of 3 claims, 2 hold here, 0 do not, and 1 cannot be told.")
+    assert "**[Residual connections and norms](#residual-connections-and-norms)** (unchecked)" in section
     answered = claims_norms.rows(cells)
-    assert [row.split(" | ")[1].strip() for row in rows] == [f"{row['answer']} (unchecked)" for row in answered]
+    assert [row.split(" | ")[1].strip() for row in rows] == [row["answer"] for row in answered]
     assert all(row["measured"] in line for row, line in zip(answered, rows, strict=True))
-    assert all("](#residual-connections-and-norms)" in row for row in rows)
+    assert all(f"{row['sentence']} ({row['source']})" in line for row, line in zip(answered, rows, strict=True))
 
 
 def test_each_experiment_has_a_section_of_its_title_in_the_order_of_the_overview():

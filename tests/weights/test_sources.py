@@ -710,6 +710,10 @@ def test_a_name_of_timm_with_a_file_is_built_by_timm_and_converted(tiny_of_timm)
     assert_close(ours(images), theirs.float()(images), rtol=1e-4, atol=1e-5)
     assert ours.config["num_heads"] == 3
     assert ours.pretrained_cfg["mean"] == [0.5, 0.5, 0.5]
+    names = ours.pretrained_cfg["class_names"]
+    assert (names[281], names[585]) == ("tabby, tabby cat", "hair spray")
+    assert names[134].startswith("crane: large long-necked wading bird")
+    assert names[517].startswith("crane: lifts and moves heavy objects")
     assert str(ours.load_report).startswith(f"weights of timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k={file} (timm)")
 
 
@@ -723,6 +727,13 @@ def test_a_name_of_timm_asks_for_its_pretrained_weights(monkeypatch):
     monkeypatch.setattr(timm, "create_model", create_model)
     assert vit.load("timm:vit_base_patch16_224.mae", num_classes=2).config["num_heads"] == 3
     assert asked == [("vit_base_patch16_224.mae", True, None)]
+
+
+def test_classes_have_no_names_of_imagenet_unless_the_name_of_the_weights_says_so():
+    for tag, num_classes in (("augreg_in21k_ft_in1k", 7), ("mae", 1000)):
+        model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=num_classes)
+        model.pretrained_cfg |= {"tag": tag}
+        assert timm_source._names_of_imagenet(model) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Reads models of timm: what the config.json of its hub tells, what a module tells, and pretrained ones by name."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ OTHER_KINDS = re.compile("rope|eva|beit")
 OTHER_MODULES = re.compile("rpn|_pe_")
 # Architectures with the approximate GELU, which none of their files tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
+OF_IMAGENET = re.compile("in(1|12|21|22)k")  # in the tag of pretrained weights, such as "augreg_in21k_ft_in1k"
 POOLS = {theirs: ours for ours, theirs in timm_config.POOLS.items()}
 # Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
 READ_FROM_TENSORS = {
@@ -171,6 +173,24 @@ def read_timm_module(module: nn.Module) -> Source:
     return source_of(module, stated, read_timm_data(getattr(module, "pretrained_cfg", None) or {}))
 
 
+def _names_of_imagenet(model: nn.Module) -> dict[str, Any]:
+    """Return the names of the classes if timm's name of the weights says that they classify ImageNet ("in1k", ...)."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(model)
+    if subset is None or not OF_IMAGENET.search(str(getattr(model, "pretrained_cfg", {}).get("tag"))):
+        return {}
+    classes = ImageNetInfo(subset)
+    names = classes.label_descriptions()
+    counts = Counter(names)  # a crane is a bird and a machine: such names get their definition
+    return {
+        "class_names": [
+            name if counts[name] == 1 else classes.index_to_description(number, detailed=True)
+            for number, name in enumerate(names)
+        ]
+    }
+
+
 def read_timm(name: str, origin: str) -> Source:
     """Return the pretrained weights of a model of timm by its name; timm downloads them or has them in its cache.
 
@@ -194,4 +214,5 @@ def read_timm(name: str, origin: str) -> Source:
         is_known = not file and not isinstance(error, RuntimeError)
         remedy = f"; with a file of its weights, {origin}=FILE needs no network" if is_known else ""
         raise ValueError(f"timm cannot give {origin}: {reason}{remedy}") from error
-    return replace(read_timm_module(model), origin=origin)
+    source = read_timm_module(model)
+    return replace(source, origin=origin, data=_names_of_imagenet(model) | source.data)
