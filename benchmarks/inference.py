@@ -59,8 +59,10 @@ def candidates(dtype: str) -> list[str]:
     others = [*eager, *compiled]
     if dtype == "bf16":
         others += [f"{candidate} {BY_WEIGHTS}" for candidate in others]
-    ours = ["ours, eager", *(f"ours, {engine} {dtype}" for engine in ("openvino", "compile"))]
-    return [*others, "timm, openvino", *ours, *(["ours, openvino int8"] if dtype == "bf16" else [])]
+    others, ours = [*others, "timm, openvino"], [f"ours, {engine} {dtype}" for engine in ("openvino", "compile")]
+    if dtype == "bf16":
+        ours += [f"ours, eager {BY_WEIGHTS}", "ours, openvino int8"]
+    return [*others, "ours, eager", *ours]
 
 
 def built(candidate: str, dtype: str, images: Tensor) -> Callable[[], Any]:
@@ -70,7 +72,7 @@ def built(candidate: str, dtype: str, images: Tensor) -> Callable[[], Any]:
     if way == "openvino":
         fast = run_in_openvino(openvino_model(batch_program(model, tuple(images.shape[1:]))), DTYPES[dtype])
         return lambda: fast(images)
-    if name == "ours" and way != "eager":
+    if name == "ours" and not way.startswith("eager"):
         engine, precision = way.split()
         calibration = torch.randn(CALIBRATION, *images.shape[1:]) if precision == "int8" else None
         fast = vit.optimize(model, DTYPES[precision], calibration, engine=engine)

@@ -81,7 +81,7 @@ def draw() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same predictions (number: removal area; 0 says nothing)",
+        title="Three maps of the same predictions (removal area; uninformative: 0)",
         bar=BAR,
         description="Three photographs, and three maps of each",
     )
@@ -99,7 +99,7 @@ def draw_all() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="A horse by all methods (number: removal area; 0 says nothing, more is better)",
+        title="A horse by all methods (removal area; uninformative: 0, more is better)",
         bar=BAR,
         description="All maps of one photograph",
     )

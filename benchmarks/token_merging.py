@@ -76,7 +76,7 @@ def table(results: dict[str, Any]) -> str:
             "patches merged in a block": str(row["r"]),
             "left in the last block": str(row["left"]),
             "test accuracy": f"{100 * row['accuracy']:.2f} %",
-            "answers of the model": f"{100 * row['same']:.1f} %",
+            "agreement": f"{100 * row['same']:.1f} %",
             "images per second": f"{BATCH / row['seconds']:.0f}",
             "time": f"{row['seconds'] / none:.2f}",
         }

@@ -16,12 +16,8 @@ from vit.glossary import (
     GROUPS,
     HEADS,
     MAPS,
-    OF_PAGES,
     RUN,
     TRUST,
-    glossary_lists,
-    kinds_table,
-    methods_table,
 )
 from vit.objectives import OBJECTIVES
 from vit.objectives.classify.tables import AREAS, SHARES
@@ -67,12 +63,3 @@ def test_a_meaning_is_one_plain_sentence_that_a_table_can_hold(title):
             assert ". " not in text.replace("et al. ", "")
         assert str(word).endswith(".")
         assert not re.search(r"\b(19|20)\d\d\b", word.says + word.take)  # papers are sources
-
-
-def test_every_word_is_on_a_page():
-    lists = glossary_lists()
-    assert all(f"**{name}" in lists or f", {name}" in lists for words in OF_PAGES.values() for name in words)
-    assert all(lists.count(f"**: {word}\n") == 1 for word in {str(word) for word in RUN.values()})
-    assert lists.count("**effective rank**") == 1  # of an analysis and of a run
-    assert [name for name in MAPS if f"`{name}`" not in methods_table()] == [*CONTROLS]
-    assert all(word.says in kinds_table() and word.take in kinds_table() for word in HEADS.values())

@@ -1,9 +1,7 @@
 """The words that pages, ``--help`` and docs/ use, each with one plain sentence."""
 
-import re
 from collections.abc import Mapping
 
-from vit.support.markdown import markdown_table
 from vit.support.words import Word
 
 MAPS = {
@@ -137,7 +135,7 @@ EVERYWHERE = {
     "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),
     "probability": Word("The share of a class after the softmax; a frequency only if the model is calibrated"),
-    "register": Word("A token without a patch, in which the model keeps what it needs", "Darcet et al. 2024"),
+    "register": Word("A learned token without a patch, which the model uses as memory", "Darcet et al. 2024"),
     "residual share": Word(
         "The part of each token that rollout leaves in place, by default one half", "A' = (1 - r) A + r I"
     ),
@@ -221,7 +219,7 @@ RUN = {
     "balanced accuracy": Word("The mean recall of the classes: rare ones count as much"),
     "top-5 accuracy": Word("The share of images whose class is among the five most probable"),
     "calibration error": Word(
-        "How far the probability of predictions is from how often they are right", "Guo et al. 2017"
+        "The mean gap between the probability of predictions and the share that is right", "Guo et al. 2017"
     ),
     "area under ROC": Word("How probably an image of the class scores higher than one of another class"),
     "ROC area": Word("How probably an image of the class scores higher than one of another class"),
@@ -237,7 +235,7 @@ RUN = {
     "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),
     "effective rank": EFFECTIVE_RANK,
     "standard deviation": Word("How far the normalised features of images are apart: near 0, all have the same"),
-    "information": Word("How many nats the prototypes tell of an image: near 0, the same for all"),
+    "information": Word("The mutual information of images and prototypes, in nats: near 0, every image gets the same"),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images said to be of the class, the share that is"),
     "recall": Word("Of the images of the class, the share that was found"),
@@ -245,7 +243,9 @@ RUN = {
     "specificity": Word("Of the images of the other class, the share not taken for this one"),
     "95 % interval": Word("Of 100 such intervals, 95 contain the value on all images of the kind", "Wilson 1927"),
     "threshold": Word("The least probability of an image that counts as of the class"),
-    "reliability": Word("How often predictions of a probability are right: on the diagonal, as often as said"),
+    "reliability": Word(
+        "Of the predictions with a probability, the share that is right: on the diagonal, both are equal"
+    ),
 }
 
 FACTS = {
@@ -260,19 +260,29 @@ FACTS = {
 }
 
 DOCS = {
+    "backbone": Word("A model without its classifier"),
+    "block": Word("A layer"),
+    "channel": Word("One number of a token, which has embed_dim of them; of an image, one colour"),
     "control map": Word("A map that ignores the model"),
     "eager": Word("Not compiled"),
-    "embedding": Word("The map from a patch's pixels to its token; also the token before the first layer"),
+    "embedding": Word("The linear layer from a patch's pixels to its token; also the token before the first layer"),
     "feature": Word("A number, or all numbers, that the model computes from an image before the logits"),
     "fold": Word("A share of the images that one training leaves for its test"),
     "out-of-date": Word("Behind a result: the code that it was measured with has changed since"),
     "query, key, value": Word(
         "Three vectors of a token: what it looks for, what it is compared by, what it contributes"
     ),
+    "moving average": Word("The mean of the weights of many steps, the last ones counting most (EMA)"),
+    "nat": Word("A unit of information, like the bit, by the natural logarithm"),
+    "position embedding": Word("A vector that is added to each token and tells its place"),
+    "prototype": Word("A vector that DINO compares features with"),
+    "residual stream": Word("The tokens between the layers, to which each layer adds"),
+    "rollout": Word("The product of the attention of all layers", "Abnar and Zuidema 2020"),
+    "view": Word("A changed copy of an image, such as its mirror image"),
     "softmax": Word("Makes positive weights that sum to 1 out of any numbers"),
     "unchecked": Word("Behind a result: the code that it was measured with is not known exactly"),
     "JPEG copy": Word("The images of CIFAR-10 as JPEG files of quality 75"),
-    "MLP": Word("Two linear maps with a nonlinearity between them, applied to each token alone"),
+    "MLP": Word("Two linear layers with a nonlinearity between them, applied to each token alone"),
     "mosaic": Word("Four photographs of half size in one image"),
     "packaged model": Word('The trained model that comes with the package: vit.load("cifar10")'),
     "run": Word("A training, and the folder that it leaves"),
@@ -290,37 +300,3 @@ OF_PAGES: dict[str, Mapping[str, Word]] = {
     "In these pages": DOCS,
 }
 GROUPS = {"Kinds of map": MAPS, "Kinds of head": HEADS, **OF_PAGES}
-
-
-def methods_table() -> str:
-    """Return the methods that are no controls as a table in Markdown, with their papers and without formulas."""
-    rows = []
-    for name, word in MAPS.items():
-        if not word.says.startswith(CONTROL):
-            papers = "; ".join(part for part in word.source.split("; ") if re.search(r"\b(19|20)\d\d\b", part))
-            shows = word.says + f" ({papers})" * bool(papers)
-            rows.append({"method": f"`{name}`", "what it shows": shows, "take it": word.take.removeprefix("Take it ")})
-    return markdown_table(rows)
-
-
-def kinds_table() -> str:
-    """Return the kinds of head as a table in Markdown."""
-    rows = [
-        {"kind": name, "the test": word.says + f" ({word.source})" * bool(word.source), "what follows": word.take}
-        for name, word in HEADS.items()
-    ]
-    return markdown_table(rows)
-
-
-def glossary_lists() -> str:
-    """Return the words of pages as lists in Markdown, each once; words of one meaning share a line."""
-    parts, listed = [], set()
-    for title, words in OF_PAGES.items():
-        names: dict[str, list[str]] = {}
-        for name, word in words.items():
-            if (name, word) not in listed:
-                names.setdefault(str(word), []).append(name)
-        listed |= set(words.items())
-        lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in names.items()]
-        parts.append("\n".join([f"## {title}", "", *lines]))
-    return "\n\n".join(parts)
