@@ -14,10 +14,10 @@ from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
 # Kind of a point: colour, marker, name in the legend.
 KINDS = {
-    "measured": (BLUE, "o", "ours, mean and deviation over seeds"),
+    "measured": (BLUE, "o", "ours (bar: deviation over seeds)"),
     "peer": (GREEN, "s", "other libraries, measured beside ours"),
     "pure": (ORANGE, "D", "published, plain ViT"),
-    "other": (GREY, "^", "published, hybrids and convolutional"),
+    "other": (GREY, "^", "published, hybrids and convolutional\n(bar: range of the estimate)"),
 }
 # Names of points that are not those of their recipes.
 NAMES = {

@@ -189,14 +189,14 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
             continue
         means, lows, highs = (np.array(each) for each in zip(*intervals.values(), strict=True))
         places = np.array([*intervals]) + 0.04 * (number - 1.5)  # side by side, so that no interval hides another
-        ends = np.nan_to_num([means - lows, highs - means], posinf=0)  # a single seed has no interval
+        ends = np.nan_to_num([means - lows, np.minimum(highs, 100) - means], posinf=0)  # a single seed has none
         accuracy.errorbar(places, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, lw=1.5, label=way)
     if whole := of_setting(cells, claims_routed.ALL, "accuracy"):
         level = 100 * sum(whole) / len(whole)
         accuracy.axhline(level, color="black", ls=":", lw=1, label=claims_routed.ALL)
     heads = claims_routed.HEADS
     accuracy.set(title="Accuracy, with its 95 % interval", xlabel=f"heads used in a block, of {heads}")
-    accuracy.set(ylabel="test accuracy, %", xticks=claims_routed.KEPT, ylim=(None, 100))
+    accuracy.set(ylabel="test accuracy, %", xticks=claims_routed.KEPT, ylim=(None, 103))
     above.legend(loc="outside right center")
     plots = below.subplots(1, claims_routed.MODEL["depth"])
     use = of_setting(cells, f"by image, {claims_routed.FEW} of {heads}", "use")

@@ -159,11 +159,14 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
     of_image = [figure.add_subplot(grid[row, column]) for row in (0, 1) for column in (0, 1)]
     over_devices = figure.add_subplot(grid[2, :])
     parameters = [row["parameters"] for row in growth["parameters"].values()]
-    models = [f"{name}\n{count / 1e6:.0f} M" for name, count in zip(growth["parameters"], parameters, strict=True)]
+    models = [
+        f"{name.removeprefix('ViT-')}\n{count / 1e6:.0f} M"
+        for name, count in zip(growth["parameters"], parameters, strict=True)
+    ]
     tokens = [(int(name.split()[0]) // 16) ** 2 + 1 for name in growth["tokens"]]
     images = [f"{count:,}\n{name}" for name, count in zip(growth["tokens"], tokens, strict=True)]
     columns = (
-        ("parameters", parameters, models, "parameters"),
+        ("parameters", parameters, models, "parameters of a ViT"),
         ("tokens", tokens, images, "tokens of an image of a ViT-S/16"),
     )
     costs = (

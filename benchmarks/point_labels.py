@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 Point = tuple[float, float]
@@ -18,7 +19,8 @@ def label_points(
 ) -> None:
     """Write each name where it covers no point and no other name: beside its point, or farther away with a line to it.
 
-    If no such place is left in the axes, a name covers others, at the first place that is inside.
+    A name without a line is nearer to its own point than to any other. If no such place is left in the axes, a name
+    covers others, at the first place that is inside.
 
     Args:
         axes: The axes of the points; limits and scales must be set.
@@ -27,6 +29,7 @@ def label_points(
         avoid: Further places that no name may cover.
     """
     axes.figure.draw_without_rendering()
+    own_centres = dict(zip(points, axes.transData.transform([*points.values()]), strict=True))
     centres = axes.transData.transform([*points.values(), *avoid])
     taken = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in centres]
     taken += [legend.get_window_extent() for legend in [axes.get_legend()] if legend]
@@ -34,21 +37,31 @@ def label_points(
     near += [(side, right, 1.6 * up) for side, right, up in near[2:]] + [("left", 5, 9), ("left", 5, -9)]
     for name, point in points.items():
         style = {"va": "center", "fontsize": 9, "color": "black"} | (styles or {}).get(name, {})
+        style |= {"path_effects": [withStroke(linewidth=2.5, foreground="white")]}  # readable on a line of the grid
         inside = []
         for side, right, up in near + _far():
             line = {"arrowprops": {"arrowstyle": "-", "color": style["color"], "lw": 0.5, "alpha": 0.6, "shrinkB": 4}}
-            style |= line if math.hypot(right, up) > 20 else {}
+            has_line = math.hypot(right, up) > 20
+            style |= line if has_line else {}
             text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", ha=side, **style)
             box = text.get_window_extent()
             text.set_visible(False)
             if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1:
                 inside.append((text, box))
-                if not any(box.overlaps(other) for other in taken):
+                gaps = {each: _gap(box, centre) for each, centre in own_centres.items()}
+                is_nearest = gaps.pop(name) < min(gaps.values(), default=math.inf)
+                if (has_line or is_nearest) and not any(box.overlaps(other) for other in taken):
                     break
         else:
             text, box = inside[0] if inside else (text, box)
         text.set_visible(True)
         taken.append(box)
+
+
+def _gap(box: Bbox, point: Point) -> float:
+    """Return how far a point is outside a box."""
+    (x, y) = point
+    return math.hypot(max(box.x0 - x, 0, x - box.x1), max(box.y0 - y, 0, y - box.y1))
 
 
 def _far() -> list[tuple[str, int, int]]:

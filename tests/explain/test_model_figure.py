@@ -81,12 +81,12 @@ def test_without_a_class_token_the_map_is_the_attention_of_the_mean_patch_in_the
 @pytest.mark.parametrize(
     ("changes", "tokens", "read"),
     [
-        ({}, "positions added, and one\nlearned token on top", "the class token"),
-        ({"num_registers": 2}, "positions added, and 3\nlearned tokens on top", "the class token"),
+        ({}, "positions added, and\nthe class token on top", "the class token"),
+        ({"num_registers": 2}, "positions added, and\n3 learned tokens on top", "the class token"),
         ({"class_token": False, "pool": "mean"}, "positions added", "the mean of all patches"),
-        ({"pos_embed": "sincos"}, "positions added, and one\nlearned token on top", "the class token"),
-        ({"pos_embed": "none"}, "no positions added,\none learned token on top", "the class token"),
-        ({"pos_embed": "rope"}, "no positions added,\none learned token on top", "the class token"),
+        ({"pos_embed": "sincos"}, "positions added, and\nthe class token on top", "the class token"),
+        ({"pos_embed": "none"}, "no positions added, and\nthe class token on top", "the class token"),
+        ({"pos_embed": "rope"}, "no positions added, and\nthe class token on top", "the class token"),
     ],
 )
 def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(drawn, changes, tokens, read):

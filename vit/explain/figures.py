@@ -180,8 +180,8 @@ def draw_scores(scores: Scores, measure: str, path: str | Path) -> None:
     controls = [row[measure].mean for row in rows if row["method"] in CONTROLS]
     if controls:
         axes.axvline(max(controls), color=GREY, lw=1, ls="--")
-    axes.set_title(f"{MEASURES.get(measure, measure)} of each map", fontsize="medium", loc="left")
-    axes.set_xlabel(scores.note + "; dashed: the best control" * bool(controls))
+    axes.set_title(scores.note + "; dashed: the best control" * bool(controls), fontsize="medium", loc="left")
+    axes.set_xlabel(MEASURES.get(measure, measure))
     save_figure(figure, path)
 
 

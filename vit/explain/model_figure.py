@@ -86,7 +86,7 @@ def draw_model(
         p, q = embed.patch_size
         title = f"{embed.num_patches} patches of\n{p} x {q} pixels"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each patch\ninto a token (red above 0)")
+        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each patch\ninto a token (red above 0,\nblue below)")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
@@ -101,13 +101,12 @@ def draw_model(
 
 
 def _says(model: VisionTransformer) -> str:
-    prefix = model.num_prefix_tokens
-    if model.config["pos_embed"] not in ("learned", "sincos"):
-        return "no positions added" + {0: "", 1: ",\none learned token on top"}.get(
-            prefix, f",\n{prefix} tokens on top"
-        )
-    top = {0: "", 1: ", and one\nlearned token on top"}.get(prefix, f", and {prefix}\nlearned tokens on top")
-    return f"positions added{top}"
+    alone = "the class token" if model.config["class_token"] else "a register"
+    prefix = {0: "", 1: f", and\n{alone} on top"}
+    added = "positions" if model.config["pos_embed"] in ("learned", "sincos") else "no positions"
+    return f"{added} added" + prefix.get(
+        model.num_prefix_tokens, f", and\n{model.num_prefix_tokens} learned tokens on top"
+    )
 
 
 def _show(axes: Axes, picture: Tensor, title: str) -> None:
@@ -134,7 +133,7 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
         tokens.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest"
     )
     axes.set_title(title, fontsize=LETTERS)
-    axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=LETTERS)
+    axes.set_xlabel(f"{tokens.shape[1]} channels (embed_dim)", fontsize=LETTERS)
     axes.set_ylabel(f"{len(tokens)} tokens", fontsize=LETTERS)
     axes.set(xticks=[], yticks=[])
 
