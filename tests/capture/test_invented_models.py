@@ -243,6 +243,48 @@ def one_key(layer, q, k, v):
     return weights @ v[:, :1]
 
 
+def split_sink(layer, q, k, v):
+    """A sink whose key is cut off, by ``split`` in place of an index."""
+    logits = logits_of(q, k)
+    sink = layer.own[0].view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+    _, weights = torch.cat([sink, logits], dim=-1).softmax(dim=-1).split([1, logits.shape[-1]], dim=-1)
+    layer.note(lambda: weights)
+    return weights @ v
+
+
+def shared_values(layer, q, k, v):
+    """Heads with weights of their own, and values for all heads, in an einsum that sums over neither."""
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    return torch.einsum("bhqk,bkd->bhqd", weights, v[:, 0])
+
+
+class Reusing(Layer):
+    """A layer with the weights that the layer before has computed, as in LazyFormer."""
+
+    def attend(self, tokens):
+        weights = self.before.weights
+        self.note(lambda: weights)
+        return self.proj(self.join(weights @ self.split(tokens)[2]))
+
+
+class Keeping(Layer):
+    """A layer that keeps its weights for the next one."""
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        self.weights = softmax(q, k)
+        weights = self.weights
+        self.note(lambda: weights)
+        return self.proj(self.join(self.weights @ v))
+
+
+def reusing():
+    model = invented(Keeping(), Reusing(), Layer())
+    model.layers[1].__dict__["before"] = model.layers[0]  # no submodule
+    return model
+
+
 class Kept(Layer):
     """Branches times the share of steps in which training keeps them."""
 
@@ -387,6 +429,9 @@ READ = {
     "an expert for each token": (lambda: invented(Experts(), Experts()), cls),
     "parametrised weights": (parametrised, cls),
     "hooks that change what layers return": (hooked, cls),
+    "weights shared by two layers": (reusing, cls),
+    "a sink that is split off": (lambda: invented(Layer(split_sink), Layer()), cls),
+    "values for all heads": (lambda: invented(Layer(shared_values), Layer()), cls),
     "weights applied twice": (lambda: invented(Layer(), Layer(squared)), cls),
     "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
     "logits of the layer before": (lambda: invented(run=keep_logits), cls),
@@ -598,6 +643,38 @@ def early_read(model, images):
     return model.read(model.through(tokens)) + model.head(model.more(tokens)[:, 3])
 
 
+def turned_if_bright(model, images):
+    """The tokens of brighter images stand backwards from the second layer on."""
+    bright = (images.mean(dim=(1, 2, 3)) > IMAGES[:2].mean())[:, None, None]
+
+    def step(number, layer, tokens):
+        return layer(torch.where(bright, tokens.flip(1), tokens) if number == 1 else tokens)
+
+    tokens = model.through(model.embed(images), step)
+    return model.read(torch.where(bright, tokens.flip(1), tokens))
+
+
+def in_place(model, images):
+    return model.read(model.through(model.embed(images.sub_(0.1))))
+
+
+def rounded(model, images):
+    return (100 * model.read(model.through(model.embed(images)))).floor() / 100
+
+
+def backward_keys(layer, q, k, v):
+    return softmax(q, k.flip(-2)) @ v.flip(-2)
+
+
+def sigmoid_mix(layer, q, k, v):
+    return (logits_of(q, k) - 1).sigmoid() / 8 @ v
+
+
+def two_axes(layer, q, k, v):
+    """Learned weights without axes of images and heads, as in a random Synthesizer."""
+    return layer.bias[0, :16, :16].softmax(dim=-1) @ v
+
+
 def scripted():
     return torch.jit.trace(invented(), IMAGES, check_trace=False)
 
@@ -657,6 +734,20 @@ REFUSED = {
         lambda: invented(Experts(places=8), Experts(places=8)),
         "the images of a batch change each other",
     ),
+    "tokens turned round in bright images": (
+        lambda: invented(Layer(fused), Layer(fused), run=turned_if_bright),
+        "puts the tokens of two images into different orders",
+    ),
+    "images changed in place": (lambda: invented(run=in_place), "writes into the images that it is given"),
+    "logits rounded down": (lambda: invented(run=rounded), "is saturated, as by .* rounding"),
+    "keys and values backwards in the last layer": (
+        lambda: invented(Layer(), Layer(backward_keys)),
+        "the keys of attention 1, and perhaps its queries",
+    ),
+    "weights without images and heads": (
+        lambda: invented(Layer(), Layer(two_axes)),
+        r"cannot be intercepted \(of shape \(16, 16\)",
+    ),
     "an exported model": (
         lambda: torch.export.export(invented(Layer(fused)), (IMAGES,)).module(),
         "is exported: it calls kernels by name",
@@ -677,6 +768,47 @@ def test_what_cannot_be_read_is_refused_with_its_reason(name):
         explain(make(), IMAGES, "rollout")
 
 
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])
+def test_layers_that_share_their_weights_have_gradients_of_their_own(method):
+    def copied(layer, tokens):
+        layer.before.weights = layer.before.weights * 1.0  # the same numbers in another tensor
+        return Reusing.attend(layer, tokens)
+
+    shared, apart = reusing(), reusing()
+    apart.layers[1].attend = lambda tokens: copied(apart.layers[1], tokens)
+    assert_close(explain(shared, IMAGES, method, 3), explain(apart, IMAGES, method, 3), **EXACT)
+
+
+def test_weights_that_are_changed_after_their_use_are_captured_as_they_were():
+    def mix(layer, q, k, v):
+        weights = softmax(q, k)
+        layer.note(lambda: weights.clone())
+        mixed = weights @ v
+        weights.zero_()
+        return mixed
+
+    model = invented(Layer(), Layer(mix))
+    with torch.no_grad():
+        found = capture_attention(model, IMAGES[:1])
+    assert_close(list(found), noted_by(model, IMAGES[:1]), **EXACT)
+
+
+def test_attention_that_is_not_seen_is_found_with_as_many_tokens_as_copies_in_the_experiment():
+    model = invented(Layer(), Layer(), Layer(sigmoid_mix), prefix=1)
+    model.patches = nn.Conv2d(3, WIDTH, (3, 5), stride=(3, 5)).double()  # 2 x 2 patches and a class token
+    model.positions = nn.Parameter(torch.randn(1, 5, WIDTH).double())
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(model, IMAGES)
+
+
+def test_gradcam_reads_a_norm_behind_modules_that_change_nothing():
+    model, bare = invented(Layer(), Layer()), invented(Layer(), Layer())
+    for layer in model.layers:
+        layer.norm1 = nn.Sequential(nn.Identity(), nn.Dropout(0.1), layer.norm1)
+    model.eval()
+    assert_close(explain(model, IMAGES, "gradcam", 3), explain(bare, IMAGES, "gradcam", 3), **EXACT)
+
+
 def test_a_model_traced_by_fx_is_the_model():
     model = invented(Layer(fused), Layer(fused))
     traced = torch.fx.symbolic_trace(model)
@@ -688,6 +820,19 @@ def test_bfloat16_is_near_double_precision():
     model = invented()
     half = deepcopy(model).bfloat16()
     assert_close(explain(half, IMAGES.bfloat16()).double(), explain(model, IMAGES), rtol=0.1, atol=0.01)
+
+
+def halved(layer, q, k, v):
+    """Attention in half precision, within a model that is not."""
+    return F.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), scale=0.5).to(q.dtype)
+
+
+@pytest.mark.parametrize("method", ["value", "value_rollout"])
+def test_values_of_an_attention_in_half_precision_are_near_those_in_single(method):
+    rough, model = invented(Layer(halved), Layer(halved)).float(), invented(Layer(fused), Layer(fused)).float()
+    expected = explain(model, IMAGES.float(), method)
+    found = explain(rough, IMAGES.float(), method)
+    assert_close(found, expected, rtol=0.1, atol=0.03 * float(expected.max()))
 
 
 @pytest.mark.parametrize("method", ["rollout", "relevance", "value"])

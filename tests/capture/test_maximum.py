@@ -45,6 +45,10 @@ OVER_TOKENS = {
     "amax": lambda tokens: torch.amax(tokens, 1),
     "by names": lambda tokens: torch.amax(dim=1, input=tokens),
     "pooled": lambda tokens: F.adaptive_max_pool1d(tokens.mT, 1)[..., 0],
+    "the first of a sorted axis": lambda tokens: tokens.sort(dim=1, descending=True).values[:, 0],
+    "the first of one": lambda tokens: tokens.topk(1, dim=1).values[:, 0],
+    "by windows": lambda tokens: F.max_pool1d(tokens.mT, tokens.shape[1])[..., 0],
+    "a median": lambda tokens: tokens.median(dim=1).values,
     "of a map": lambda tokens: F.adaptive_max_pool2d(tokens[:, 1:].mT.unflatten(2, (3, 5)), 1).flatten(1),
     "scaled by": lambda tokens: tokens[:, 0] / tokens.abs().amax(dim=(1, 2))[:, None],
 }

@@ -120,7 +120,7 @@ def test_attention_over_channels_is_refused_even_if_their_number_is_that_of_the_
             return self.head(((x @ x.mT).softmax(dim=-1) @ x).mean(dim=-1)[:, 0])
 
     with pytest.raises(
-        ValueError, match=r"15 tokens, among which .* attention is over channels or a memory, its patches"
+        ValueError, match=r"15 tokens, among which .* attention is over channels or a memory, other tokens"
     ):
         explain(randomised(Crossed()), IMAGES, grid=(3, 5))
     xcit = of_this_timm("xcit_nano_12_p8_224", depth=2, embed_dim=16, num_heads=1, cls_attn_layers=1)

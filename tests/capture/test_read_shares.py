@@ -162,7 +162,9 @@ def test_a_saturated_output_is_not_taken_for_one_that_reads_the_first_token(squa
     model = ours(pool="mean", class_token=False, num_classes=1)().eval()
     with torch.no_grad():
         model.head.bias.fill_(200)
-    with pytest.raises(ValueError, match="the output of Around is saturated, as by a sigmoid, softmax or clamp"):
+    with pytest.raises(
+        ValueError, match="the output of Around is saturated, as by a sigmoid, softmax, clamp or rounding"
+    ):
         examine(Around(model, lambda vit, images: squash(vit(images))).eval(), torch.randn(2, 3, 6, 10))
 
 

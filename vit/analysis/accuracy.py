@@ -41,7 +41,7 @@ def is_right(
     if model.training:
         raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
     right, batches = [], labelled_batches(model, images, labels, batch_size)
-    calls = None if edit is None else calls_of_layers(model, images)
+    calls = None if edit is None else calls_of_layers(model, images, batch_size)
     for batch, targets in batches:
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit, calls)
         right.append((check_several_classes(logits, "accuracy").argmax(dim=-1) == targets).cpu())

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from vit.capture.attention import influential_calls
+from vit.capture.alone import check_count
+from vit.capture.attention import influential_calls, run_intercepted
 
 
 def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:
@@ -21,13 +22,30 @@ def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[T
         yield batch.to(device)
 
 
-def calls_of_layers(model: nn.Module, images: Tensor) -> list[int]:
+def calls_of_layers(model: nn.Module, images: Tensor, batch_size: int) -> list[int]:
     """Return the numbers of the attention calls that influence the logits, as the first image shows.
 
     Raises:
-        ValueError: If there are no images, or attention cannot be captured.
+        ValueError: If there are no images, attention cannot be captured, or a batch has another number of attentions
+            than the first image, as if some images leave the model early.
     """
-    return influential_calls(model, next(in_batches(model, images, 1)))
+    first = next(in_batches(model, images, 1))
+    calls, of_one = influential_calls(model, first), _count_calls(model, first)
+    for batch in in_batches(model, images, batch_size):
+        check_count(model, _count_calls(model, batch), len(batch), of_one)
+    return calls
+
+
+@torch.no_grad()
+def _count_calls(model: nn.Module, images: Tensor) -> int:
+    made: list[int] = []
+
+    def count(call: int, attn: Tensor) -> Tensor:
+        made.append(call)
+        return attn
+
+    run_intercepted(model, images, count)
+    return len(made)
 
 
 def check_labels(labels: Tensor) -> None:

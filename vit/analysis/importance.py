@@ -58,7 +58,7 @@ def head_importance(
                 "gradient of a gate is always zero: use ablation_importance"
             )
     totals: list[Tensor] = []
-    batches, calls = _labelled(model, images, labels, batch_size), calls_of_layers(model, images)
+    batches, calls = _labelled(model, images, labels, batch_size), calls_of_layers(model, images, batch_size)
     for batch, targets in batches:
         slopes = _slopes(model, batch, targets, calls)
         totals = [total + slope for total, slope in zip(totals, slopes, strict=True)] if totals else slopes
@@ -95,7 +95,7 @@ def ablation_importance(
     if replacement not in ("zero", "mean"):
         raise ValueError(f"unknown replacement {replacement!r}: choose 'zero' or 'mean'")
     means = mean_attention(model, images, batch_size=batch_size)
-    batches, calls = list(_labelled(model, images, labels, batch_size)), calls_of_layers(model, images)
+    batches, calls = list(_labelled(model, images, labels, batch_size)), calls_of_layers(model, images, batch_size)
     intact = _mean_loss(model, batches, calls, lambda _, attn: attn)
 
     def without(layer: int, head: int, number: int, attn: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def mean_attention(model: nn.Module, images: Tensor, *, batch_size: int = 32) ->
             sums[layer] = sums.get(layer, 0) + reduce(at_least_float32(attn), "b h n m -> h n m", "sum")
         return attn
 
-    calls = calls_of_layers(model, images)
+    calls = calls_of_layers(model, images, batch_size)
     for batch in in_batches(model, images, batch_size):
         run_intercepted(model, batch, add, calls)
     return [total / len(images) for total in sums.values()]

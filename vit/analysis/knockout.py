@@ -145,7 +145,7 @@ def attribute_edges(
     >>> [tuple(layer.shape) for layer in attribute_edges(model, torch.randn(5, 3, 32, 32))]
     [(5, 3, 17), (5, 3, 17)]
     """
-    rows, calls, orders = _rows(model, images, query), _calls(model, images), _orders(model, images)
+    rows, calls, orders = _rows(model, images, query), _calls(model, images, batch_size), _orders(model, images)
     measure = asked_logit(model, images, target, against, batch_size)
     batches = []
     for index, batch in enumerate(in_batches(model, images, batch_size)):
@@ -192,7 +192,7 @@ def _cut(
     Units that name tokens need the ``orders`` of the layers.
     """
     check_positive_int("batch_size", batch_size)
-    calls = _calls(model, images)
+    calls = _calls(model, images, batch_size)
     measure = asked_logit(model, images, target, against, batch_size)
     cuts = [(layer, unit) for layer, attn in enumerate(_one_image(model, images)) for unit in units(attn)]
     batches = []
@@ -261,21 +261,21 @@ def logit_of(logits: Tensor, target: Tensor, against: Tensor | None = None) -> T
     return own if against is None else own - wide.gather(1, rearrange(against, "b -> b 1"))[:, 0]
 
 
-def _calls(model: nn.Module, images: Tensor) -> list[int]:
+def _calls(model: nn.Module, images: Tensor, batch_size: int) -> list[int]:
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: cut edges before pruning, or leave each layer a head")
-    return calls_of_layers(model, images)
+    return calls_of_layers(model, images, batch_size)
 
 
 def _one_image(model: nn.Module, images: Tensor) -> list[Tensor]:
     with torch.no_grad():
-        return capture_unchecked(model, next(in_batches(model, images, 1)), _calls(model, images))
+        return capture_unchecked(model, next(in_batches(model, images, 1)), _calls(model, images[:1], 1))
 
 
 def _orders(model: nn.Module, images: Tensor) -> Orders:
     """Return the places of the tokens of each layer in another order than the first, which tokens are numbered by."""
     num_tokens = _one_image(model, images)[0].shape[-1]
-    return token_orders(model, next(in_batches(model, images, 1)), _calls(model, images), num_tokens)
+    return token_orders(model, next(in_batches(model, images, 1)), _calls(model, images[:1], 1), num_tokens)
 
 
 def _rows(model: nn.Module, images: Tensor, query: int | None) -> list[int]:

@@ -109,7 +109,7 @@ def attention_spectra(model: nn.Module, images: Tensor, *, batch_size: int = 32)
             layers.setdefault(layer, []).append((values / values.sum(dim=-1, keepdim=True)).cpu())
         return attn
 
-    calls = calls_of_layers(model, images)
+    calls = calls_of_layers(model, images, batch_size)
     for batch in in_batches(model, images, batch_size):
         run_intercepted(model, batch, keep, calls)
     return [torch.cat(batches) for batches in layers.values()]

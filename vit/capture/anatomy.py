@@ -22,7 +22,7 @@ from vit.capture.logits import result_of
 from vit.capture.maximum import takes_maximum
 from vit.capture.mixing import check_unmixed
 from vit.capture.moved import two_of
-from vit.capture.order import AFTER_LAYERS, token_orders
+from vit.capture.order import AFTER_LAYERS, check_same_orders, token_orders
 from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches_error
 from vit.capture.read_shares import Reading
@@ -227,7 +227,8 @@ def _find_reading(
         place = last_place(model, pair, trace, calls, num_tokens, start)
         reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
     watched = (place.seen,) if place else ()
-    orders = token_orders(model, image, calls, num_tokens, *watched)
+    orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
+    check_same_orders(model, orders, of_other)
     reading = Reading(place, last, orders.pop(AFTER_LAYERS, None) if place else orders.get(last))
     shares = reading.shares(model, pair)
     read = shares > 0
@@ -269,7 +270,7 @@ def examine(
     image = pair[:1]
     trace, calls, num_calls = _check_passes(model, pair)
     num_tokens = trace.attentions[0].shape[-1]
-    start = check_unmixed(model, image, calls, num_tokens)
+    start, _ = (check_unmixed(model, each, calls, num_tokens) for each in pair.split(1))
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     readout = _find_reading(model, pair, trace, calls, num_tokens, start)
     return Anatomy(

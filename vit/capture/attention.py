@@ -21,7 +21,7 @@ from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.moved import differentiable, moved_by_images, two_of
-from vit.capture.order import Orders, in_first_order, in_own_order, token_orders
+from vit.capture.order import Orders, check_same_orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -58,7 +58,9 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             tokens cannot be found in a layer.
     """
     images = differentiable(images)
+    given = images.detach().clone()
     attentions = capture_unchecked(model, images)
+    _check_unchanged(model, images, given)
     with torch.no_grad():
         check_logits_unchanged(model, images, attentions.logits, result_of(model(images)))
     calls, dependents, of_first = _layers(model, images[:1])
@@ -71,10 +73,14 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
         for row, of_one in ((0, of_first), (-1, of_last)):
             check_logits_alone(model, images, attentions.logits[row], of_one[0])
     check_places(model, images[:1], calls[0])
-    check_unmixed(model, images[:1], calls, attentions[calls[0]].shape[-1])
+    num_tokens = attentions[calls[0]].shape[-1]
+    orders = []
+    for image in two_of(images).split(1) if len(images) > 1 else [images]:
+        check_unmixed(model, image, calls, num_tokens)
+        orders.append(token_orders(model, image, calls, num_tokens))
+    check_same_orders(model, *orders)
     attentions[:] = [attentions[call] for call in calls]
-    orders = token_orders(model, images[:1], calls, attentions[0].shape[-1])
-    return capture_unchecked(model, images, calls, orders) if orders else attentions
+    return capture_unchecked(model, images, calls, orders[0]) if orders[0] else attentions
 
 
 def capture_unchecked(
@@ -84,8 +90,9 @@ def capture_unchecked(
     attentions = Attentions()
 
     def keep(_: int, attn: Tensor) -> Tensor:
-        attentions.append(attn)
-        return attn
+        # Layers may share one tensor, whose gradient would be the sum of theirs, or write into it after its use.
+        attentions.append(attn.clone())
+        return attentions[-1]
 
     attentions.logits = run_intercepted(model, images, keep, calls, orders)
     return attentions
@@ -258,8 +265,11 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     if not len(images):
         raise ValueError("there are no images: give at least one")
     pair = two_of(images)
+    given = pair.clone()
     with torch.no_grad():
         one, other = (result_of(model(pair)) for _ in range(2))
+    _check_unchanged(model, pair, given)
+    with torch.no_grad():
         copies = [result_of(model(torch.cat([image, image]))) for image in pair.split(1)]
     name = type(model).__name__
     if len(one) != len(pair):
@@ -279,6 +289,15 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
         raise ValueError(
             f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
             "the images of a batch change each other: give a model that treats each image by itself"
+        )
+
+
+def _check_unchanged(model: nn.Module, images: Tensor, given: Tensor) -> None:
+    """Raise a ValueError if a model has written into the images that it was given: its next pass sees others."""
+    if not torch.equal(images, given):
+        raise ValueError(
+            f"{type(model).__name__} writes into the images that it is given, as by images.sub_(mean), so that its "
+            "next pass sees other images: let it compute images - mean"
         )
 
 

@@ -158,7 +158,7 @@ def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
     mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
     tokens, rounding = pack([inputs], "* c")[0], 1e-3 * float(mixed.abs().max())
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
-        expected = rearrange(mixed, pattern)
+        expected = rearrange(mixed, pattern).to(tokens.dtype)
         if tokens.shape == expected.shape and torch.allclose(tokens, expected, rtol=1e-3, atol=rounding):
             return True
     return False

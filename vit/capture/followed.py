@@ -25,12 +25,14 @@ class FollowedWeights:
     Attributes:
         known: Each tensor's ``Weights``.
         unused: The shape of each softmax that has not multiplied values yet.
+        without_images: The shape of each softmax of two axes: of the classes, or of weights that all images share.
         num_softmaxes: How many softmaxes over keys there were.
     """
 
     def __init__(self) -> None:
         self.known = WeakTensorKeyDictionary()
         self.unused: dict[int, tuple[int, ...]] = {}
+        self.without_images = WeakTensorKeyDictionary()
         self.num_softmaxes = 0
 
     def mark(self, probabilities: Tensor, before: Weights | None) -> None:

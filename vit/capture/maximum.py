@@ -15,7 +15,12 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.last_tokens import by_image
 from vit.capture.mixing import COPIES, change_halves, is_mixed, is_unmixed
 
-MAXIMA = (torch.max, Tensor.max, torch.amax, Tensor.amax, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+MAXIMA = (
+    *(torch.max, Tensor.max, torch.amax, Tensor.amax, torch.maximum, Tensor.maximum, torch.fmax, Tensor.fmax),
+    *(torch.topk, Tensor.topk, torch.sort, Tensor.sort, torch.median, Tensor.median, torch.kthvalue, Tensor.kthvalue),
+    *(torch.quantile, Tensor.quantile, F.max_pool1d, F.max_pool2d, torch.max_pool1d, torch.max_pool2d),
+    *(F.adaptive_max_pool1d, F.adaptive_max_pool2d),
+)
 
 
 def takes_maximum(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int, start: int) -> bool:

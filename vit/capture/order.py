@@ -66,12 +66,35 @@ def token_orders(
         call, part = where
         order = None if sources is None else sources.argsort(stable=True)
         if order is None or not torch.equal(found.setdefault(call, order), order):
-            raise ValueError(
-                f"the tokens of {type(model).__name__} are mixed or exchanged between its attentions in a way that "
-                f"cannot be undone ({'after the last one' if call < 0 else f'{part} of attention {call}'}): "
-                f"{CHOOSE_OTHERS}"
-            )
-    return {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
+            raise _lost(model, "after the last one" if call < 0 else f"{part} of attention {call}")
+    changed = {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
+    for call in changed:
+        # The values of an attention alone do not tell in which order its queries stand.
+        _, *following = [each for each in found if each == call or each < 0 or each > call]
+        if (
+            (call, "queries") not in moved
+            and call >= 0
+            and not any(torch.equal(found[each], found[call]) for each in following[:1])
+        ):
+            raise _lost(model, f"the keys of attention {call}, and perhaps its queries")
+    return changed
+
+
+def check_same_orders(model: nn.Module, one: Orders, other: Orders | None = None) -> None:
+    """Raise a ValueError if the tokens of two images stand in different orders, as if a model sorts them by content."""
+    if other is None or (one.keys() == other.keys() and all(torch.equal(one[call], other[call]) for call in one)):
+        return
+    raise ValueError(
+        f"{type(model).__name__} puts the tokens of two images into different orders, so no order holds for all "
+        "images: give one image at a time"
+    )
+
+
+def _lost(model: nn.Module, where: str) -> ValueError:
+    return ValueError(
+        f"the tokens of {type(model).__name__} are mixed or exchanged between its attentions in a way that cannot be "
+        f"undone ({where}): {CHOOSE_OTHERS}"
+    )
 
 
 def in_first_order(attn: Tensor, order: Tensor | None) -> Tensor:

@@ -57,8 +57,8 @@ def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
     """Return the error of a model whose tokens form no grid of patches."""
     return ValueError(
         f"{type(model).__name__} has {num_tokens} tokens, among which changed strips of an image move no grid of "
-        "patches: its attention is over channels or a memory, its patches are not in order, or every token depends on "
-        f"the whole image; {CHOOSE_OTHERS}"
+        "patches: its attention is over channels or a memory, other tokens stand between its patches, these are not in "
+        f"order or have gaps, or every token depends on the whole image; {CHOOSE_OTHERS}"
     )
 
 

@@ -35,6 +35,8 @@ def softmax(
         mode.followed.mark(probabilities, mode.followed.known.get(input))
     elif input.ndim > 4 and over_keys:
         mode.unseen.append(tuple(input.shape))
+    elif input.ndim == 2 and over_keys:
+        mode.followed.without_images[probabilities] = tuple(input.shape)
     return probabilities
 
 
@@ -44,6 +46,8 @@ def matrix_product(
     """Compute a matrix product, with edited weights if it multiplies values."""
     followed = mode.followed
     other, *rest = tensors((*args, *kwargs.values()))
+    if input in followed.without_images and other.ndim > 2:  # (N, M) times the tokens of all images
+        mode.unseen.append(followed.without_images[input])
     if followed.are_weights_and_values(input, other):
         followed.mark_used(input)
         return func(mode.edited_product(input, other), *args, **kwargs)
@@ -83,6 +87,8 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
         over, of, out = letters[i], letters[1 - i], equation.replace(" ", "").split("->")[-1]
         keys = [letter for letter in over if letter in of and letter not in out]
         queries = [letter for letter in over if letter not in of and letter in out]
+        if len(queries) > 1 and keys == [over[-1]] and over[-2] in queries:
+            queries = [over[-2]]  # the others are heads that share their values
         if attn.ndim in (3, 4) and len(keys) == len(queries) == 1:
             last = "".join(letter for letter in over if letter not in (*keys, *queries)) + queries[0] + keys[0]
             arranged = rearrange(attn, f"{' '.join(over)} -> {' '.join(last)}")
@@ -92,6 +98,9 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
                 factors[i] = rearrange(edited, f"{' '.join(last)} -> {' '.join(over)}")
                 return func(equation, *factors)
     product = func(equation, *factors)
+    for factor in factors:
+        if factor in followed.without_images and product.ndim > 2 and product.shape[-2] == len(factor):
+            mode.unseen.append(followed.without_images[factor])
     followed.follow(product, factors)
     return product
 
@@ -103,13 +112,14 @@ def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
     return repeat(values, f"{' '.join(of)} -> {' '.join(over[:-2])} {over[-1]} ({' '.join(channels)})", **sizes)
 
 
-def part(mode: "InterceptAttention", func: Callable[..., Tensor], input: Tensor, index: Any) -> Tensor:
-    """Take a part of a tensor. Weights without a key, such as that of a sink, are still weights."""
-    taken, weights = func(input, index), mode.followed.known.get(input)
-    if weights is not None and input.shape[-2:] == weights.shape and taken.shape[:-1] == input.shape[:-1]:
-        mode.followed.known[taken] = Weights(tuple(taken.shape[-2:]), weights.softmaxes)
-    else:
-        mode.followed.follow(taken, (input,))
+def part(mode: "InterceptAttention", func: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Take parts of a tensor. Weights without a key, such as that of a sink, are still weights."""
+    taken, weights = func(input, *args, **kwargs), mode.followed.known.get(input)
+    for each in tensors([taken]) if weights is not None else ():
+        if input.shape[-2:] == weights.shape and each.shape[:-1] == input.shape[:-1]:
+            mode.followed.known[each] = Weights(tuple(each.shape[-2:]), weights.softmaxes)
+        else:
+            mode.followed.follow(each, (input,))
     return taken
 
 
@@ -127,5 +137,6 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.baddbmm: added_product,
     Tensor.baddbmm: added_product,
     torch.einsum: einsum,
-    Tensor.__getitem__: part,
+    **dict.fromkeys((Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.split, Tensor.split), part),
+    **dict.fromkeys((torch.chunk, Tensor.chunk, torch.tensor_split, Tensor.tensor_split), part),
 }

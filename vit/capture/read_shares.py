@@ -19,12 +19,13 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
 from vit.capture.logits import result_of
+from vit.capture.moved import moved_by_images, two_of
 from vit.capture.trace import Boundary
 from vit.support.precision import at_least_float32
 
 SQUASHING = (
     *(torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh, Tensor.tanh, F.tanh),
-    *(torch.clamp, Tensor.clamp, F.hardsigmoid, F.hardtanh, F.relu6),
+    *(torch.clamp, Tensor.clamp, torch.clip, Tensor.clip, F.hardsigmoid, F.hardtanh, F.relu6),
 )
 SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)  # over classes (B, K); attention has more axes
 MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
@@ -53,17 +54,17 @@ class Reading:
         these weights. If all are 0 then, all tokens have share 1.
 
         Raises:
-            ValueError: If the output of an image is saturated: all norms are 0, and not without sigmoid, clamp or
-                softmax, or not for the other images.
+            ValueError: If the output of an image is saturated: all norms are 0, but not without sigmoid, clamp or
+                softmax, not for the other images, or although the output differs between images.
         """
         norms = self._norms(model, images, contrast)
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():
             with _Unsquashed():
                 has_slopes = bool((self._norms(model, images[flat], None) > 0).any())
-            if has_slopes or (norms > 0).any():
+            if has_slopes or (norms > 0).any() or moved_by_images(model, two_of(images[flat])):
                 raise ValueError(
-                    f"the output of {type(model).__name__} is saturated, as by a sigmoid, softmax or clamp: its "
-                    "gradient is 0, so which tokens it reads is not known: return the logits"
+                    f"the output of {type(model).__name__} is saturated, as by a sigmoid, softmax, clamp or rounding: "
+                    "its gradient is 0, so which tokens it reads is not known: return the logits"
                 )
         norms = norms if self.order is None else norms[:, self.order]
         none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)

@@ -137,6 +137,11 @@ def last_boundary(model: nn.Module, layers: list[Boundary], last: Boundary | Non
 
 def _check_reads_tokens_alone(model: nn.Module, bias: Tensor, of_others: Tensor) -> None:
     """Raise a ValueError if the score of the same tokens differs for other images, so that it is no bias."""
+    if not bias.isfinite().all():
+        raise ValueError(
+            f"the logits of {type(model).__name__} are not finite for tokens of zeros, as if it divides the tokens by "
+            "their length: they are not linear in them, and no sum over heads is the logit"
+        )
     moved, size = (bias - of_others).abs().max().item(), max(1.0, bias.abs().max().item())
     if not moved <= (0.05 if torch.finfo(bias.dtype).bits < 32 else 1e-5) * size:
         raise ValueError(

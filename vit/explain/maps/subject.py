@@ -239,7 +239,7 @@ class Subject:
             try:
                 return patch_grid(self.model, self.images)
             except ValueError as unsaid:
-                raise ValueError(f"{reason}; {unsaid}") from reason
+                raise ValueError(f"{reason}; methods of pixels need a grid, and {unsaid}") from reason
 
     def _one_hot(self, name: str, classes: Target) -> Tensor:
         batch, num_classes = self.logits.shape
