@@ -213,10 +213,10 @@ def overview() -> str:
         for row in [section, *rows] if rows else []:
             source = f" ({row['source']})" if row is not section else ""
             answer, numbers = row.get("answer", ""), row.get("measured", "")
-            table.append({"claim": row["sentence"] + source, "answer": answer, "difference (95 % interval)": numbers})
+            table.append({"claim": row["sentence"] + source, "answer": answer, "measured (95 % interval)": numbers})
         found.update(row["answer"] for row in rows)
     counted = f"{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} cannot be told"
-    warning = "As many intervals are not corrected for their number: about one in twenty misses the true value."
+    warning = "The intervals are not corrected for their number: about one in twenty misses the true value."
     return f"Of {found.total()} claims, {counted}. {warning}\n\n{markdown_table(table)}"
 
 

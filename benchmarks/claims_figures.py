@@ -189,7 +189,8 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
             continue
         means, lows, highs = (np.array(each) for each in zip(*intervals.values(), strict=True))
         places = np.array([*intervals]) + 0.04 * (number - 1.5)  # side by side, so that no interval hides another
-        ends = np.nan_to_num([means - lows, np.minimum(highs, 100) - means], posinf=0)  # a single seed has none
+        tops = np.where(np.isfinite(highs), np.minimum(highs, 100), means)  # a single seed has no interval
+        ends = np.nan_to_num([means - lows, tops - means], posinf=0)
         accuracy.errorbar(places, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, lw=1.5, label=way)
     if whole := of_setting(cells, claims_routed.ALL, "accuracy"):
         level = 100 * sum(whole) / len(whole)

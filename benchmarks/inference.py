@@ -59,10 +59,10 @@ def candidates(dtype: str) -> list[str]:
     others = [*eager, *compiled]
     if dtype == "bf16":
         others += [f"{candidate} {BY_WEIGHTS}" for candidate in others]
-    others, ours = [*others, "timm, openvino"], [f"ours, {engine} {dtype}" for engine in ("openvino", "compile")]
+    own = ["ours, eager", *(f"ours, {engine} {dtype}" for engine in ("openvino", "compile"))]
     if dtype == "bf16":
-        ours += [f"ours, eager {BY_WEIGHTS}", "ours, openvino int8"]
-    return [*others, "ours, eager", *ours]
+        own += [f"ours, eager {BY_WEIGHTS}", "ours, openvino int8"]
+    return [*others, "timm, openvino", *own]
 
 
 def built(candidate: str, dtype: str, images: Tensor) -> Callable[[], Any]:
@@ -186,7 +186,7 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
     for name, seconds in times.items():
         rows[name] = {"milliseconds": quartiles(1000 * each for each in seconds)}
         for way in WAYS:
-            peers = [time for peer, time in medians.items() if is_way_of_library(peer, way)]
+            peers = [median for peer, median in medians.items() if is_way_of_library(peer, way)]
             if peers:
                 rows[name][f"against_best_{way}"] = min(peers) / medians[name]
     return rows

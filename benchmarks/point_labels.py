@@ -42,8 +42,8 @@ def label_points(
         for side, right, up in near + _far():
             line = {"arrowprops": {"arrowstyle": "-", "color": style["color"], "lw": 0.5, "alpha": 0.6, "shrinkB": 4}}
             has_line = math.hypot(right, up) > 20
-            style |= line if has_line else {}
-            text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", ha=side, **style)
+            look = style | (line if has_line else {})
+            text = axes.annotate(name, point, xytext=(right, up), textcoords="offset points", ha=side, **look)
             box = text.get_window_extent()
             text.set_visible(False)
             if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1:
@@ -60,7 +60,7 @@ def label_points(
 
 def _gap(box: Bbox, point: Point) -> float:
     """Return how far a point is outside a box."""
-    (x, y) = point
+    x, y = point
     return math.hypot(max(box.x0 - x, 0, x - box.x1), max(box.y0 - y, 0, y - box.y1))
 
 

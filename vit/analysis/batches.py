@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_count
-from vit.capture.attention import influential_calls, run_intercepted
+from vit.capture.alone import intercept
+from vit.capture.attention import influential_calls
 
 
 def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:
@@ -30,9 +30,14 @@ def calls_of_layers(model: nn.Module, images: Tensor, batch_size: int) -> list[i
             than the first image, as if some images leave the model early.
     """
     first = next(in_batches(model, images, 1))
-    calls, of_one = influential_calls(model, first), _count_calls(model, first)
+    calls, of_first = influential_calls(model, first), _count_calls(model, first)
     for batch in in_batches(model, images, batch_size):
-        check_count(model, _count_calls(model, batch), len(batch), of_one)
+        if (found := _count_calls(model, batch)) != of_first:
+            raise ValueError(
+                f"{type(model).__name__} has {found} attentions for a batch of {len(batch)} images and {of_first} for "
+                "the first image: some images leave it early, so layer n is not the same for all: analyse images that "
+                "pass all layers"
+            )
     return calls
 
 
@@ -44,7 +49,8 @@ def _count_calls(model: nn.Module, images: Tensor) -> int:
         made.append(call)
         return attn
 
-    run_intercepted(model, images, count)
+    with intercept(model, images, count):
+        model(images)
     return len(made)
 
 

@@ -61,7 +61,11 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
     alone = [_undivided(model, one) for one in pair.split(1)]
     for projections in alone:
         check_count(model, len(together), len(pair), len(projections))
-    check_count(model, max(len(together), flat[-1] + 1), len(pair), len(together))  # other images have more
+    if len(together) <= flat[-1]:
+        raise ValueError(
+            f"{type(model).__name__} has {len(together)} attentions for two images and more for two others: it skips "
+            f"layers for some, so attention number n is not the same layer for all: {CHOOSE_OTHERS}"
+        )
     found = []
     for call in flat:
         expected = torch.cat([projections[call] for projections in alone])  # (2, H, N)

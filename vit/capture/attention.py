@@ -54,8 +54,9 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     Raises:
         ValueError: If attention cannot be intercepted (a compiled or scripted model, a kernel that bypasses torch, a
             mechanism without weights), if it is not over whole images (a hierarchy of windows), if capturing it
-            changes the logits, if it differs between an image alone and the same image in a batch, or if the order of
-            tokens cannot be found in a layer.
+            changes the logits, if it differs between an image alone and the same image in a batch, if anything else
+            mixes tokens, if the order of tokens cannot be found in a layer or differs between two images, or if the
+            model writes into the images.
     """
     images = differentiable(images)
     given = images.detach().clone()
@@ -74,13 +75,14 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             check_logits_alone(model, images, attentions.logits[row], of_one[0])
     check_places(model, images[:1], calls[0])
     num_tokens = attentions[calls[0]].shape[-1]
-    orders = []
-    for image in two_of(images).split(1) if len(images) > 1 else [images]:
-        check_unmixed(model, image, calls, num_tokens)
-        orders.append(token_orders(model, image, calls, num_tokens))
-    check_same_orders(model, *orders)
+    check_unmixed(model, images[:1], calls, num_tokens)
+    orders = token_orders(model, images[:1], calls, num_tokens)
+    if len(images) > 1:
+        other = two_of(images)[1:]
+        check_unmixed(model, other, calls, num_tokens)
+        check_same_orders(model, orders, token_orders(model, other, calls, num_tokens))
     attentions[:] = [attentions[call] for call in calls]
-    return capture_unchecked(model, images, calls, orders[0]) if orders[0] else attentions
+    return capture_unchecked(model, images, calls, orders) if orders else attentions
 
 
 def capture_unchecked(
@@ -189,7 +191,10 @@ def run_with_values(
             raise _unseen(model, "flex_attention, which compiles itself") from error
         raise
     if intercepted.unseen:
-        raise _unseen(model, f"of shape {intercepted.unseen[0]}, in windows or with axes of its own")
+        raise _unseen(
+            model,
+            f"of shape {intercepted.unseen[0]}, in windows, with axes of its own, or without those of images and heads",
+        )
     if intercepted.followed.unused:
         shape = next(iter(intercepted.followed.unused.values()))
         product = "a matrix product, or an einsum that names each axis"
@@ -256,6 +261,8 @@ def check_capturable(model: nn.Module) -> None:
 
 def check_steady(model: nn.Module, images: Tensor) -> None:
     """Raise a ValueError if the logits of an image change between passes or beside another image, or are not finite.
+
+    It is also raised if the model writes into the images.
 
     The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
     round alike, also in half precision.

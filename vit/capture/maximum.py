@@ -57,7 +57,9 @@ class _WatchMaximum(TorchFunctionMode):
         """Call the function, and record whether it is a maximum over tokens."""
         result = func(*args, **(kwargs or {}))
         if self.is_after and func in MAXIMA:
-            taken = args[0] if args else (kwargs or {})["input"]
-            before, after = (by_image(x, COPIES) for x in (taken, result if isinstance(result, Tensor) else result[0]))
-            self.seen |= before is not None and after is not None and is_unmixed(before) and is_mixed(after)
+            taken = [x for x in (*args[:2], *(kwargs or {}).values()) if isinstance(x, Tensor) and x.ndim > 1]
+            before = [by_image(x, COPIES) for x in taken]
+            after = by_image(result if isinstance(result, Tensor) else result[0], COPIES)
+            if before and after is not None and all(x is not None for x in before):
+                self.seen |= is_unmixed(torch.cat([x.flatten(1) for x in before], dim=1)) and is_mixed(after)
         return result

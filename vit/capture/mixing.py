@@ -305,12 +305,12 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
 def _by_token(result: Any, num_tokens: int, heads_first: bool) -> Tensor | None:
     """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
 
-    There may be as many tokens as copies, or as channels: then (K, N, ...) is taken for copies and tokens.
+    There may be as many tokens as copies, or as channels: then (K, N, D) is taken for copies and tokens.
     """
     if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size == num_tokens]
-    if result.shape[:2] == (COPIES, num_tokens):
+    if result.ndim == 3 and result.shape[:2] == (COPIES, num_tokens):
         axes = [1]
     elif num_tokens == COPIES == result.shape[0]:
         axes = axes[1:]

@@ -48,7 +48,8 @@ def token_orders(
             Their order has the number ``AFTER_LAYERS``.
 
     Raises:
-        ValueError: If the tokens of a call are in no order that can be found.
+        ValueError: If the tokens of a call are in no order that can be found, or the order of the queries of the last
+            one is not known.
     """
     codes = _codes(num_tokens)
     for strength in STRENGTHS:
@@ -68,26 +69,21 @@ def token_orders(
         if order is None or not torch.equal(found.setdefault(call, order), order):
             raise _lost(model, "after the last one" if call < 0 else f"{part} of attention {call}")
     changed = {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
-    for call in changed:
-        # The values of an attention alone do not tell in which order its queries stand.
-        _, *following = [each for each in found if each == call or each < 0 or each > call]
-        if (
-            (call, "queries") not in moved
-            and call >= 0
-            and not any(torch.equal(found[each], found[call]) for each in following[:1])
-        ):
-            raise _lost(model, f"the keys of attention {call}, and perhaps its queries")
+    # The values of the last attention do not tell in which order its queries stand. Later places would show it.
+    *before, last = [torch.arange(num_tokens), *found.values()]
+    call = [*found][-1]
+    if call in experiment.square and (call, "queries") not in moved and not torch.equal(last, before[-1]):
+        raise _lost(model, f"the keys of attention {call}, and perhaps its queries")
     return changed
 
 
-def check_same_orders(model: nn.Module, one: Orders, other: Orders | None = None) -> None:
+def check_same_orders(model: nn.Module, one: Orders, other: Orders) -> None:
     """Raise a ValueError if the tokens of two images stand in different orders, as if a model sorts them by content."""
-    if other is None or (one.keys() == other.keys() and all(torch.equal(one[call], other[call]) for call in one)):
-        return
-    raise ValueError(
-        f"{type(model).__name__} puts the tokens of two images into different orders, so no order holds for all "
-        "images: give one image at a time"
-    )
+    if one.keys() != other.keys() or not all(torch.equal(one[call], other[call]) for call in one):
+        raise ValueError(
+            f"{type(model).__name__} puts the tokens of two images into different orders, so no order holds for all "
+            f"images: {CHOOSE_OTHERS}"
+        )
 
 
 def _lost(model: nn.Module, where: str) -> ValueError:
@@ -116,6 +112,7 @@ class _Experiment:
         self, model: nn.Module, image: Tensor, calls: Sequence[int], watch_last: Watch, strength: float
     ) -> None:
         self.model, self.image, self.calls, self.watch_last, self.strength = model, image, calls, watch_last, strength
+        self.square: set[int] = set()  # calls of all tokens to all tokens
 
     def run(self, sets: Tensor) -> dict[Place, Tensor]:
         """Return how much the tokens of each later call move with each set of tokens (k, N): (k, M)."""
@@ -138,7 +135,9 @@ class _Experiment:
             for part, tokens in (("values", intercepted.values), ("queries", intercepted.queries)):
                 if tokens is not None and (part == "values" or attn.shape[-2] == attn.shape[-1]):
                     seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").cpu().double()
-            if attn.shape[-2] != attn.shape[-1]:  # a query that pools the tokens would move with all of them
+            if attn.shape[-2] == attn.shape[-1]:
+                self.square.add(call)
+            else:  # a query that pools the tokens would move with all of them
                 return torch.zeros_like(attn)
             own = attn.new_ones(len(sets), attn.shape[-1])
             if call == self.calls[0]:

@@ -35,7 +35,7 @@ def softmax(
         mode.followed.mark(probabilities, mode.followed.known.get(input))
     elif input.ndim > 4 and over_keys:
         mode.unseen.append(tuple(input.shape))
-    elif input.ndim == 2 and over_keys:
+    elif input.ndim == 2 and over_keys and input.shape[0] == input.shape[1]:
         mode.followed.without_images[probabilities] = tuple(input.shape)
     return probabilities
 
@@ -80,14 +80,14 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
     followed = mode.followed
     factors = list(tensors(operands))
     marked = [i for i, factor in enumerate(factors) if factor in followed.known]
-    letters = equation.replace(" ", "").split("->")[0].split(",")
+    letters, out = equation.replace(" ", "").split("->")[0].split(","), equation.replace(" ", "").split("->")[-1]
     if len(marked) == 1 and len(factors) == 2 and "." not in equation:
         (i,) = marked
         attn, values = factors[i], factors[1 - i]
-        over, of, out = letters[i], letters[1 - i], equation.replace(" ", "").split("->")[-1]
+        over, of = letters[i], letters[1 - i]
         keys = [letter for letter in over if letter in of and letter not in out]
         queries = [letter for letter in over if letter not in of and letter in out]
-        if len(queries) > 1 and keys == [over[-1]] and over[-2] in queries:
+        if attn.ndim == 4 and len(queries) > 1 and keys == [over[-1]] and over[-2] in queries:
             queries = [over[-2]]  # the others are heads that share their values
         if attn.ndim in (3, 4) and len(keys) == len(queries) == 1:
             last = "".join(letter for letter in over if letter not in (*keys, *queries)) + queries[0] + keys[0]
@@ -98,9 +98,10 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
                 factors[i] = rearrange(edited, f"{' '.join(last)} -> {' '.join(over)}")
                 return func(equation, *factors)
     product = func(equation, *factors)
-    for factor in factors:
-        if factor in followed.without_images and product.ndim > 2 and product.shape[-2] == len(factor):
-            mode.unseen.append(followed.without_images[factor])
+    if len(factors) == 2 and "." not in equation and product.ndim > 2:
+        for factor, of, others in zip(factors, letters, reversed(letters), strict=True):
+            if factor in followed.without_images and of[0] not in others and of[1] in others and of[1] not in out:
+                mode.unseen.append(followed.without_images[factor])  # (N, M) times the tokens of all images
     followed.follow(product, factors)
     return product
 

@@ -54,8 +54,8 @@ class Reading:
         these weights. If all are 0 then, all tokens have share 1.
 
         Raises:
-            ValueError: If the output of an image is saturated: all norms are 0, but not without sigmoid, clamp or
-                softmax, not for the other images, or although the output differs between images.
+            ValueError: If the gradient of an image is 0 although the output depends on it: it is not 0 without
+                sigmoid, clamp or softmax, it is not 0 for other images, or the output differs between images.
         """
         norms = self._norms(model, images, contrast)
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():

@@ -188,6 +188,8 @@ def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
 def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
     """Return the architecture of weights without a run, a classifier of one or of several labels an image."""
     arguments, of_images = _model_and_images(name, typed.wanted)
+    half = [0.5] * arguments["in_channels"]
+    of_images = {"mean": half, "std": half} | of_images  # as vit.load assumes
     objective = OBJECTIVES["MultilabelClassifier"] if of_images.pop("thresholds", None) else DEFAULT
     if not arguments["num_classes"]:
         raise ValueError(f"{name} has no head (num_classes 0), so that it predicts no class: train one with fit")

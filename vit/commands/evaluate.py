@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from vit.commands.models import add_checkpoint, find_model
+from vit.commands.models import add_checkpoint, find_model, tell_assumed
 from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
@@ -54,6 +54,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise ValueError(f"no folder {options.root}: name a folder of class folders by --data.root")
     options.checkpoint = find_model(options.checkpoint)
     model = load(options.checkpoint)
+    tell_assumed(model)
     path = Path(options.checkpoint)
     noted = read_checkpoint(path) if path.suffix == ".ckpt" else {}
     crop, embed, typed = model.pretrained_cfg["crop_ratio"], model.patch_embed, options.max_pixels

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import vit
 from vit.commands.contributions import draw_terms, write_terms
-from vit.commands.models import find_model, title_of
+from vit.commands.models import find_model, tell_assumed, title_of
 from vit.commands.photographs import distinct_names, find_images, without_damaged, write_cells
 from vit.data.formats import MAX_PIXELS
 from vit.explain import CLASS_AGNOSTIC, explorer, trust_report
@@ -175,6 +175,7 @@ def _predict(options: argparse.Namespace, name: str, files: Sequence[Path], max_
     """Load a model, and have it classify all images."""
     found = find_model(name)
     model = vit.load(found)
+    tell_assumed(model)
     _check_classifies_images(model, name)
     names = name_classes(model.pretrained_cfg["class_names"], model.num_classes)
     if name in PACKAGED:

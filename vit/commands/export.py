@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.commands.models import HELP, find_model
+from vit.commands.models import HELP, find_model, tell_assumed
 from vit.commands.parser import Parser, add_overwrite, run
 from vit.support.files import check_outputs
 from vit.support.printable import printable
@@ -30,5 +30,7 @@ def _export(options: argparse.Namespace) -> None:
     from vit.weights import load
 
     check_outputs(exported_files(options.output), options.overwrite)
-    difference = export(load(find_model(options.model)), options.output)
+    model = load(find_model(options.model))
+    tell_assumed(model)
+    difference = export(model, options.output)
     print(f"{printable(str(options.output))}: its logits differ from the model's by {difference:.1g} at most")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vit.commands.models import add_checkpoint, find_model
+from vit.commands.models import add_checkpoint, find_model, tell_assumed
 from vit.commands.parser import Parser, add_max_pixels, add_overwrite, run
 from vit.features import extract, save_features
 from vit.inference import OptimizedModel, optimize
@@ -54,6 +54,7 @@ def _features(options: argparse.Namespace) -> None:
     check_outputs([options.output], options.overwrite)
     files = without_damaged(find_images([options.folder]), max_pixels)
     model: VisionTransformer = load(find_model(options.checkpoint))
+    tell_assumed(model)
     pixels = (read_pixels([file], model, max_pixels) for file in progress(files, "images"))
     parts = iter(lambda: [*islice(pixels, BATCH)], [])
     program = _program(model, options.optimize) if options.optimize else None

@@ -1,9 +1,12 @@
 """How all commands name a model: a run, a checkpoint, weights of another library, or a packaged name."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from vit.model.vision_transformer import VisionTransformer
 from vit.runs.folders import RUNS, newest_checkpoint
+from vit.support.printable import printable
 from vit.weights import PACKAGED, is_name_of_timm
 from vit.weights.tensor_files import is_distributed
 
@@ -17,6 +20,13 @@ HELP = (
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the model of a command."""
     parser.add_argument("--checkpoint", required=True, metavar="MODEL", help=HELP)
+
+
+def tell_assumed(model: VisionTransformer) -> None:
+    """Print what ``vit.load`` has assumed of the weights of a model, such as the mean and deviation of its images."""
+    report = getattr(model, "load_report", None)
+    if report and report.assumed:
+        print(f"note: assumed of {printable(report.origin)}: {'; '.join(report.assumed)}", file=sys.stderr)
 
 
 def is_training_checkpoint(path: Path) -> bool:

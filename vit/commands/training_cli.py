@@ -23,7 +23,7 @@ import vit.data
 from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
-from vit.commands.models import HELP, is_training_checkpoint
+from vit.commands.models import HELP, is_training_checkpoint, tell_assumed
 from vit.commands.own_data import arguments_of_own_data
 from vit.commands.parser import add_overwrite
 from vit.commands.predicted import fingerprint_of_predictions
@@ -467,6 +467,7 @@ class ViTCLI(LightningCLI):
                 self.same_split.before = checkpoint.get(SPLIT)
         else:
             trained = load(str(path), **self.typed.wanted)
+            rank_zero_only(tell_assumed)(trained)
             state = {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()}
             if (thresholds := trained.pretrained_cfg.get("thresholds")) is not None:  # of several labels an image
                 state["thresholds"] = torch.tensor(thresholds)

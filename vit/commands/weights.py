@@ -69,6 +69,9 @@ def _show_or_convert(options: argparse.Namespace) -> None:
     )
     if options.command == "convert":
         print(f"written as {options.to}: {printable(str(options.output))}")
+        if options.to in ("google", "torchvision") or (options.to == "timm" and options.output.suffix):
+            settings = ", ".join(f"{name} {model.pretrained_cfg.get(name)}" for name in ("mean", "std", "crop_ratio"))
+            print(f"such a file does not tell {settings} and the names of the classes: its reader needs them")
 
 
 def _outputs(path: Path, to: str) -> list[Path]:

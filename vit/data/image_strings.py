@@ -155,7 +155,7 @@ def read_texts(folder: Path) -> dict[Path, str]:
             raise ValueError(f"line {number} of {path} names {picture.name} again: keep one line for each picture")
         named.add(picture.resolve())
         # Unicode has two ways to write letters with accents, which look the same.
-        texts[picture] = unicodedata.normalize("NFC", row["text"])
+        texts[picture] = unicodedata.normalize("NFC", row["text"].strip())
     check_there([*texts], folder, path)
     if unnamed := [picture for picture in search(folder).images if picture.resolve() not in named]:
         names = first_names(unnamed, folder, most=10)

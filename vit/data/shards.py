@@ -19,6 +19,7 @@ from vit.data.module import Stage
 from vit.data.shard_files import Members, digest_of, expand, kept_index, read_index, text_of
 from vit.support.class_names import match_classes
 from vit.support.files import cache_folder, replacing
+from vit.support.first_process import print_once
 from vit.support.printable import list_names, printable
 from vit.support.progress import progress
 
@@ -326,6 +327,7 @@ def _fetch(url: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if path.exists():
+            print_once(f"{url}: its copy {path} is read; delete that to run the command again")
             return path
         with replacing(path) as unfinished, unfinished.open("wb") as file:
             done = subprocess.run(url.removeprefix(PIPE), shell=True, stdout=file, stderr=subprocess.PIPE, check=False)

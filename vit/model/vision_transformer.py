@@ -569,8 +569,8 @@ class VisionTransformer(nn.Module):
             self.pool, self.attn_pool = pool, None
             self.num_features = count_features(pool, self.embed_dim)
         self.num_classes = self.config["num_classes"] = num_classes
-        if "class_names" in self.pretrained_cfg:
-            self.pretrained_cfg = self.pretrained_cfg | {"class_names": None}  # those of the old head
+        of_old_head = {*self.pretrained_cfg} & {"class_names", "thresholds"}
+        self.pretrained_cfg = self.pretrained_cfg | dict.fromkeys(of_old_head)
         self.head: nn.Module = nn.Identity()
         if num_classes:
             self.head = head = nn.Linear(self.num_features, num_classes).to(self.pos_embed)

@@ -31,8 +31,8 @@ class SeededSteps(Callback):
         batches = loop["epoch_loop.batch_progress"]
         is_cut = batches["current"]["ready"] and not batches["is_last_batch"]
         for count in loop["epoch_progress"].values():
-            if is_cut and count["processed"] == count["ready"]:
-                count["processed"] -= 1
+            if is_cut:
+                count["processed"] = count["completed"] = min(count["completed"], count["ready"] - 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set Lightning's count of batches in a resumed epoch to that of the loader.

@@ -131,4 +131,6 @@ def _read_data(source: Source, format: Format, arguments: Arguments, report: Loa
     data |= source.data
     if len(data.get("class_names") or ()) != arguments["num_classes"]:
         data.pop("class_names", None)  # names of a head that was left out
+    if len(data.get("thresholds") or ()) != arguments["num_classes"]:
+        data.pop("thresholds", None)
     return data

@@ -13,7 +13,7 @@ from vit.weights.architecture import DEFAULTS, arguments_of
 from vit.weights.formats import WRITABLE, detect, format_for
 from vit.weights.formats.format import Arguments, Format, State
 from vit.weights.formats.timm_config import timm_config_of
-from vit.weights.formats.transformers_config import config_of
+from vit.weights.formats.transformers_config import MULTILABEL, config_of
 from vit.weights.own_files import check_unchanged, save_own_file
 from vit.weights.surgery import canonicalize
 from vit.weights.tensor_files import write_safetensors
@@ -151,6 +151,8 @@ def _write_folder(model: VisionTransformer, library: Format, state: State, folde
         config = timm_config_of(model.config, data)
     else:
         config = config_of(model.config, library, data.get("class_names"))
+        if data.get("thresholds") is not None:  # else transformers would take the softmax of the labels
+            config["problem_type"] = MULTILABEL
     weights, description, images = FOLDER_FILES
     write_safetensors(state, folder / weights, {"format": "pt"})
     files = {description: config}

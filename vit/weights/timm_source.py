@@ -26,7 +26,9 @@ OTHER_KINDS = re.compile("rope|eva|beit")
 OTHER_MODULES = re.compile("rpn|_pe_")
 # Architectures with the approximate GELU, which none of their files tells.
 GELU_TANH = re.compile(r"vit_(base_patch32|large_patch16(?=_siglip(_gap)?_512)|(so400m|giantopt)_patch16)_siglip")
-OF_IMAGENET = re.compile("in(1|12|21|22)k")  # in the tag of pretrained weights, such as "augreg_in21k_ft_in1k"
+OF_IMAGENET = re.compile(
+    r"(^|_)in(1|12|21|22)k(_|$)"
+)  # in the tag of pretrained weights, such as "augreg_in21k_ft_in1k"
 POOLS = {theirs: ours for ours, theirs in timm_config.POOLS.items()}
 # Arguments of a timm model that its tensors tell, or that change nothing in eval mode.
 READ_FROM_TENSORS = {

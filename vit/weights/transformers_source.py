@@ -8,8 +8,14 @@ from torch import nn
 
 from vit.weights.config_files import names_by_number, read_json
 from vit.weights.formats.format import State
-from vit.weights.formats.transformers_config import arguments_in
+from vit.weights.formats.transformers_config import MULTILABEL, arguments_in
 from vit.weights.source import Source, origin_of, source_of
+
+
+def _read_classes(config: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Return what a config of transformers tells of the classes: their names, and whether an image shows several."""
+    several = config.get("problem_type") == MULTILABEL and isinstance(config.get("id2label"), dict)
+    return _read_names(config, origin) | ({"thresholds": [0.5] * len(config["id2label"])} if several else {})
 
 
 def _read_names(config: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def _read_images(found: dict[str, Any], channels: int) -> dict[str, Any]:
 def read_transformers_folder(folder: Path, config: dict[str, Any], state: State) -> Source:
     """Return the tensors of a folder with what its config.json and its preprocessor_config.json tell."""
     arguments = arguments_in(config)
-    data = _read_names(config, str(folder / "config.json"))
+    data = _read_classes(config, str(folder / "config.json"))
     preprocessor = folder / "preprocessor_config.json"
     found = read_json(preprocessor) if preprocessor.is_file() else {}
     return Source(state, str(folder), arguments, data | _read_images(found, config.get("num_channels", 3)))
@@ -55,4 +61,4 @@ def read_transformers_folder(folder: Path, config: dict[str, Any], state: State)
 def read_transformers_module(module: nn.Module) -> Source:
     """Return the tensors of a module with what its config tells."""
     config = module.config.to_dict()
-    return source_of(module, arguments_in(config), _read_names(config, origin_of(module)))
+    return source_of(module, arguments_in(config), _read_classes(config, origin_of(module)))

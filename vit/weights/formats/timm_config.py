@@ -41,6 +41,8 @@ def timm_config_of(arguments: Arguments, data: dict[str, Any]) -> dict[str, Any]
     changed |= {"reg_tokens": arguments["num_registers"], "init_values": arguments["layer_scale"]}
     changed |= {"act_layer": arguments["mlp"], "global_pool": pool, "in_chans": arguments["in_channels"]}
     described = {name: data[name] for name in ("mean", "std", "crop_pct") if data.get(name) is not None}
+    if data.get("crop_ratio") is not None:
+        described["crop_pct"] = data["crop_ratio"]
     described |= {"crop_mode": "squash"} if data.get("stretch") else {}
     described |= {"label_names": list(data["class_names"])} if data.get("class_names") else {}
     size = [arguments["in_channels"], *to_pair(arguments["image_size"])]

@@ -5,6 +5,8 @@ from typing import Any
 from vit.weights.formats.format import Arguments, Format
 from vit.weights.formats.transformers import CLIP, DEIT, DINOV2, DINOV2_GATED, DINOV3, DINOV3_GATED, SIGLIP, VIT
 
+MULTILABEL = "multi_label_classification"  # the problem_type of models with a sigmoid for each label
+
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "quick_gelu": "quick_gelu"}
 
 ROTARY_THETA = 100.0
