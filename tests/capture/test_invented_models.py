@@ -243,13 +243,39 @@ def one_key(layer, q, k, v):
     return weights @ v[:, :1]
 
 
-def split_sink(layer, q, k, v):
-    """A sink whose key is cut off, by ``split`` in place of an index."""
-    logits = logits_of(q, k)
-    sink = layer.own[0].view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
-    _, weights = torch.cat([sink, logits], dim=-1).softmax(dim=-1).split([1, logits.shape[-1]], dim=-1)
-    layer.note(lambda: weights)
-    return weights @ v
+def sink_cut_by(cut):
+    """A sink whose key is cut off by a function in place of an index."""
+
+    def mix(layer, q, k, v):
+        logits = logits_of(q, k)
+        sink = layer.own[0].view(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+        weights = cut(torch.cat([sink, logits], dim=-1).softmax(dim=-1))
+        layer.note(lambda: weights)
+        return weights @ v
+
+    return mix
+
+
+def backwards(model, images):
+    """Every second layer sees the tokens backwards, with a softmax of its own."""
+
+    def step(number, layer, tokens):
+        return layer(tokens.flip(1)).flip(1) if number == 1 else layer(tokens)
+
+    return model.read(model.through(model.embed(images), step))
+
+
+def backwards_to_the_end(model, images):
+    def step(number, layer, tokens):
+        return layer(tokens.flip(1) if number == 1 else tokens)
+
+    return model.read(model.through(model.embed(images), step).flip(1))
+
+
+def weighted(tokens):
+    """A mean of the tokens with learned weights, (1, N) times (B, N, D)."""
+    weights = torch.linspace(-1, 1, tokens.shape[1], dtype=tokens.dtype)[None].softmax(dim=-1)
+    return (weights @ tokens)[:, 0]
 
 
 def shared_values(layer, q, k, v):
@@ -430,7 +456,23 @@ READ = {
     "parametrised weights": (parametrised, cls),
     "hooks that change what layers return": (hooked, cls),
     "weights shared by two layers": (reusing, cls),
-    "a sink that is split off": (lambda: invented(Layer(split_sink), Layer()), cls),
+    "a sink that is split off": (
+        lambda: invented(Layer(sink_cut_by(lambda w: w.split([1, w.shape[-1] - 1], dim=-1)[1])), Layer()),
+        cls,
+    ),
+    "a sink that is narrowed away": (
+        lambda: invented(Layer(sink_cut_by(lambda w: w.narrow(-1, 1, w.shape[-1] - 1))), Layer()),
+        cls,
+    ),
+    "a sink that is cut off": (
+        lambda: invented(Layer(sink_cut_by(lambda w: torch.tensor_split(w, [1], dim=-1)[1])), Layer()),
+        cls,
+    ),
+    "every second layer backwards": (lambda: invented(Layer(), Layer(), Layer(), run=backwards), cls),
+    "a mean with learned weights": (
+        lambda: invented(read=weighted),
+        lambda model: dict(enumerate(torch.linspace(-1, 1, 16).double().softmax(dim=0).tolist())),
+    ),
     "values for all heads": (lambda: invented(Layer(shared_values), Layer()), cls),
     "weights applied twice": (lambda: invented(Layer(), Layer(squared)), cls),
     "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
@@ -766,6 +808,13 @@ def test_what_cannot_be_read_is_refused_with_its_reason(name):
     make, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason):
         explain(make(), IMAGES, "rollout")
+
+
+def test_a_new_order_that_stays_to_the_end_is_undone_for_maps_and_refused_where_nothing_confirms_it():
+    model, plain = invented(Layer(), Layer(), run=backwards_to_the_end), invented(Layer(), Layer())
+    with pytest.raises(ValueError, match="the keys of attention 1, and perhaps its queries"):
+        capture_attention(model, IMAGES)
+    assert_close(explain(model, IMAGES, "rollout"), explain(plain, IMAGES, "rollout"), **EXACT)
 
 
 @pytest.mark.parametrize("method", ["relevance", "gradient_rollout"])

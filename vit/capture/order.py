@@ -70,10 +70,10 @@ def token_orders(
             raise _lost(model, "after the last one" if call < 0 else f"{part} of attention {call}")
     changed = {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
     # The values of the last attention do not tell in which order its queries stand. Later places would show it.
-    *before, last = [torch.arange(num_tokens), *found.values()]
-    call = [*found][-1]
-    if call in experiment.square and (call, "queries") not in moved and not torch.equal(last, before[-1]):
-        raise _lost(model, f"the keys of attention {call}, and perhaps its queries")
+    *before, last = found
+    is_new = last in changed and not (before and torch.equal(found[before[-1]], found[last]))
+    if is_new and last in experiment.square and (last, "queries") not in moved:
+        raise _lost(model, f"the keys of attention {last}, and perhaps its queries")
     return changed
 
 
