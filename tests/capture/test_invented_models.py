@@ -468,7 +468,6 @@ READ = {
         lambda: invented(Layer(sink_cut_by(lambda w: torch.tensor_split(w, [1], dim=-1)[1])), Layer()),
         cls,
     ),
-    "every second layer backwards": (lambda: invented(Layer(), Layer(), Layer(), run=backwards), cls),
     "a mean with learned weights": (
         lambda: invented(read=weighted),
         lambda model: dict(enumerate(torch.linspace(-1, 1, 16).double().softmax(dim=0).tolist())),
@@ -808,6 +807,12 @@ def test_what_cannot_be_read_is_refused_with_its_reason(name):
     make, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason):
         explain(make(), IMAGES, "rollout")
+
+
+def test_every_second_layer_may_see_the_tokens_backwards():
+    model, plain = (invented(Layer(), Layer(), Layer(), run=run) for run in (backwards, None))
+    assert_close(list(capture_attention(model, IMAGES)), list(capture_attention(plain, IMAGES)), **EXACT)
+    assert_close(explain(model, IMAGES, "rollout"), explain(plain, IMAGES, "rollout"), **EXACT)
 
 
 def test_a_new_order_that_stays_to_the_end_is_undone_for_maps_and_refused_where_nothing_confirms_it():
