@@ -42,7 +42,7 @@ class OptimizedModel(nn.Module):
         self.engine = engine
         self.dtype = dtype
         self.image = image
-        self._num_outputs = num_outputs
+        self.num_outputs = num_outputs
         self.difference = 0.0
         self.agreement: float | None = None
         self.seconds = 0.0
@@ -67,7 +67,7 @@ class OptimizedModel(nn.Module):
                 "them by images.float().cpu(), and normalise"
             )
         if not len(images):
-            return images.new_zeros(0, self._num_outputs)
+            return images.new_zeros(0, self.num_outputs)
         with self._lock:
             return self._run(images.detach().contiguous())
 
@@ -155,25 +155,21 @@ def _check(model: Any, dtype: torch.dtype, calibration: Tensor | None, engine: s
             else f"calibration is for torch.int8, and dtype is {dtype}: leave it out"
         )
     if calibration is not None:
-        _check_calibration(model, calibration)
-
-
-def _check_calibration(model: VisionTransformer, calibration: Any) -> None:
-    image = image_shape(model)
-    if not isinstance(calibration, Tensor):
-        raise ValueError(f"calibration is a {type(calibration).__name__}: give a tensor (N, {str(image)[1:]}")
-    if calibration.ndim != 4 or tuple(calibration.shape[1:]) != image or not len(calibration):
-        raise ValueError(
-            f"calibration has shape {tuple(calibration.shape)}: give about 300 images (N, {str(image)[1:]}"
-        )
-    if calibration.dtype != torch.float32 or not calibration.isfinite().all():
-        raise ValueError(f"calibration ({calibration.dtype}) must be finite torch.float32: normalise the images")
-    mean = getattr(model, "pretrained_cfg", {}).get("mean") or (0.0,)
-    if min(mean) > 0 and calibration.min() >= 0:
-        raise ValueError(
-            f"no number of calibration is below 0 (they go from {calibration.min():.3g} to {calibration.max():.3g}"
-            "), so the images are not normalised: subtract the mean and divide by the std of model.pretrained_cfg"
-        )
+        image = image_shape(model)
+        if not isinstance(calibration, Tensor):
+            raise ValueError(f"calibration is a {type(calibration).__name__}: give a tensor (N, {str(image)[1:]}")
+        if calibration.ndim != 4 or tuple(calibration.shape[1:]) != image or not len(calibration):
+            raise ValueError(
+                f"calibration has shape {tuple(calibration.shape)}: give about 300 images (N, {str(image)[1:]}"
+            )
+        if calibration.dtype != torch.float32 or not calibration.isfinite().all():
+            raise ValueError(f"calibration ({calibration.dtype}) must be finite torch.float32: normalise the images")
+        mean = getattr(model, "pretrained_cfg", {}).get("mean") or (0.0,)
+        if min(mean) > 0 and calibration.min() >= 0:
+            raise ValueError(
+                f"no number of calibration is below 0 (they go from {calibration.min():.3g} to {calibration.max():.3g}"
+                "), so the images are not normalised: subtract the mean and divide by the std of model.pretrained_cfg"
+            )
 
 
 def _made(model: VisionTransformer, dtype: torch.dtype, calibration: Tensor | None, engine: str) -> OptimizedModel:
