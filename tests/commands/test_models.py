@@ -9,8 +9,10 @@ from PIL import Image
 import vit
 from tests.tiny import CPU, TINY
 from vit.__main__ import main
-from vit.commands.models import find_model
+from vit.commands.models import find_model, tell_assumed
 from vit.weights import PACKAGED
+
+TINY_OF_TIMM = {"image_size": 8, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 2, "num_classes": 3}
 
 
 def test_a_run_its_newest_checkpoint_and_a_packaged_model_have_names(finished, folder):
@@ -20,6 +22,19 @@ def test_a_run_its_newest_checkpoint_and_a_packaged_model_have_names(finished, f
     assert find_model("best", "tiny") == str(last.with_name("best.ckpt").relative_to(folder))
     assert find_model(PACKAGED[0]) == PACKAGED[0]
     assert find_model(last) == str(last)
+
+
+def test_what_is_assumed_of_weights_is_told(tmp_path, capsys):
+    model = vit.VisionTransformer(**TINY_OF_TIMM).eval()
+    vit.save(model, tmp_path / "bare.safetensors", format="timm")
+    tell_assumed(vit.load(tmp_path / "bare.safetensors", num_heads=2, mlp="gelu", norm_eps=1e-6))
+    said = capsys.readouterr().err
+    assert said.startswith(f"note: assumed of {tmp_path / 'bare.safetensors'}: ")
+    assert "pool cls" in said
+    assert "mean and std" in said
+    tell_assumed(model)
+    tell_assumed(vit.load("cifar10"))
+    assert not capsys.readouterr().err
 
 
 def test_what_names_no_model_is_refused(finished, folder):

@@ -118,6 +118,13 @@ def test_a_byte_order_mark_and_further_columns_are_no_error(root):
     assert strings(root).letters == "abc"
 
 
+def test_blanks_around_a_text_are_no_letters(root):
+    write(root, ["a", "b", "c"])
+    (root / "texts.csv").write_text("file, text\n0.png, a\n1.png, b c\n2.png,c \n", encoding="utf-8")
+    assert strings(root).letters == " abc"
+    assert strings(root).max_length == 3
+
+
 def table(text):
     return lambda root: (root / "texts.csv").write_text(text)
 

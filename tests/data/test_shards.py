@@ -238,11 +238,13 @@ def test_shards_are_named_as_webdataset_names_them(urls, prefix, cache_home):
     assert len([*cache_home.rglob("shards/*.tar")]) == (3 if prefix.startswith("pipe") else 0)
 
 
-def test_the_output_of_a_command_is_copied_once(tmp_path, urls):
+def test_the_output_of_a_command_is_copied_once(tmp_path, urls, capsys):
     module(f"pipe:cat {urls}")
     for shard in (tmp_path / "shards").glob("*.tar"):
         shard.unlink()
+    capsys.readouterr()
     assert len(module(f"pipe:cat {urls}").splits["train"][0]) == 23
+    assert "is read; delete that to run the command again" in capsys.readouterr().out
 
 
 def test_identical_images_are_found_by_the_index(tmp_path):

@@ -459,6 +459,14 @@ def test_a_new_classifier_has_small_weights_zero_bias_and_the_given_number_of_cl
     assert not [name for name in model.state_dict() if name.startswith("head")]
 
 
+def test_a_new_classifier_has_neither_names_nor_thresholds_of_the_old_one():
+    model = small()
+    model.pretrained_cfg |= {"class_names": [*"abcdefg"], "thresholds": [0.3] * 7, "mean": [0.5] * 3}
+    model.reset_classifier(7)
+    assert model.pretrained_cfg["mean"] == [0.5] * 3
+    assert (model.pretrained_cfg["class_names"], model.pretrained_cfg["thresholds"]) == (None, None)
+
+
 def test_a_new_classifier_has_the_dtype_and_device_of_the_model():
     model = small().to("meta", torch.float64)
     model.reset_classifier(7)

@@ -1,5 +1,7 @@
 """Models in the formats of other libraries, and what has no place there."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -154,3 +156,24 @@ def test_what_a_format_has_not_is_named(tmp_path):
     )
     with pytest.raises(ValueError, match=r"has no blocks.0.attn.qkv.bias, which this model has: save the model in"):
         vit.save(model, tmp_path / "model.safetensors", format="timm")
+
+
+def test_a_folder_of_transformers_says_that_an_image_may_have_several_labels(tmp_path):
+    model = model_of()
+    model.pretrained_cfg |= {"class_names": [*"abcde"], "thresholds": [0.3, 0.4, 0.5, 0.6, 0.7]}
+    vit.save(model, tmp_path / "several", format="transformers")
+    assert json.loads((tmp_path / "several/config.json").read_text())["problem_type"] == "multi_label_classification"
+    read = vit.load(tmp_path / "several")
+    assert read.pretrained_cfg["thresholds"] == [0.5] * 5  # the folder has no place for others
+    assert vit.load(tmp_path / "several", num_classes=3).pretrained_cfg.get("thresholds") is None
+    model.pretrained_cfg["thresholds"] = None
+    vit.save(model, tmp_path / "one", format="transformers")
+    assert "problem_type" not in json.loads((tmp_path / "one/config.json").read_text())
+    assert vit.load(tmp_path / "one").pretrained_cfg.get("thresholds") is None
+
+
+def test_a_folder_of_timm_has_the_crop_that_was_set_last(tmp_path):
+    model = model_of()
+    model.pretrained_cfg |= {"mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0, "crop_ratio": 0.875}
+    vit.save(model, tmp_path / "m", format="timm")
+    assert json.loads((tmp_path / "m/config.json").read_text())["pretrained_cfg"]["crop_pct"] == 0.875
