@@ -117,7 +117,8 @@ PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --mode
 PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
 PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
-OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0"
+OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
+OF_PACKAGED_MAPS += " legrad gradcam attnlrp"
 LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
 
 PARTS: dict[str, Part] = {
