@@ -127,7 +127,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
         r"speed of",
         fast,
     )
-    assert "`relevance`, which the commands draw, has 0.50, the usual `rollout` 0.25, and the best map" in maps
+    assert "`relevance`, the default, scores 0.50, the usual `rollout` 0.25, and the best map" in maps
     assert "that never sees the model 0.12 (50 images" in maps
     for name in ("accuracy", "inference", "explanations"):
         change(name, lambda cells: [cell.get("made", cell).update(stale=None) for cell in cells.values()])
