@@ -42,7 +42,7 @@ def test_a_power_of_compute_is_found_and_predicts_the_larger_model():
     first, second = claims_scale.rows(scaled(lambda compute: (compute / 1e9) ** -0.5))
     assert "exponent of the loss over compute: 0.50 (0.50 to 0.50)" in first["measured"]
     larger = (claims_scale.flop_per_step(LARGER) * STEPS[-1] / 1e9) ** -0.5
-    assert second["measured"].count(f"{larger:.3f} (") == 2
+    assert second["measured"].count(f"{larger:.2f} (") == 2
 
 
 def test_a_loss_that_falls_as_the_logarithm_of_compute_is_no_power():

@@ -1,4 +1,7 @@
-"""Runs of the version before objectives had folders of their own: they load, and are continued as that version did."""
+"""Runs of the version before objectives had folders of their own: they load, and are continued.
+
+That version itself went on with other images than those that were left of the epoch; the losses are of these.
+"""
 
 import json
 import shutil
@@ -10,7 +13,7 @@ BEFORE = Path(__file__).parents[1] / "before"
 
 
 @pytest.mark.parametrize("kind", ["classifier", "reader", "completer", "masked"])
-def test_an_old_run_is_continued_with_the_losses_of_the_version_that_began_it(run, folder, capsys, kind):
+def test_an_old_run_is_continued_with_the_images_that_were_left_of_its_epoch(run, folder, capsys, kind):
     shutil.copytree(BEFORE / kind, folder / kind)
     # All validation images, as that version took other ones for a part of them.
     typed = ["--trainer.max_steps", "4", "--trainer.limit_val_batches", "1.0", "--experiment", "continued"]
