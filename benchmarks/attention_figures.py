@@ -11,12 +11,12 @@ from point_labels import label_points
 from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET, plot_style
 
 FAMILIES = {
-    "exact": (BLUE, ["softmax", "chunked"]),
+    "all keys, exact": (BLUE, ["softmax", "chunked"]),
     "few keys": (ORANGE, ["window", "neighborhood", "sparse", "topk"]),
-    "through a summary": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
+    "a summary of the keys": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
     "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
     "other scores": (VIOLET, ["additive", "general", "routed"]),
-    "rivals": (BROWN, ["convolution", "recurrent"]),
+    "no keys": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]

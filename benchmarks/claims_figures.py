@@ -170,7 +170,7 @@ def draw_quality(cells: dict[str, Any], path: Path) -> None:
         without = [100 * value for value in claims_quality.clean(cells, f"{name}, {asked:.0%} left out")]
         label = f"{name}, these images left out"
         axes.scatter([100 * asked] * len(without), without, s=24, facecolors="none", edgecolors=color, label=label)
-    axes.set(title="Wrong labels harm softmax more than convolution")
+    axes.set(title="Test accuracy with wrong training labels")
     axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")
     axes.legend()
     figure.savefig(path)

@@ -101,7 +101,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Heads learn to share the dimensions of their queries and keys",
             "source": "Cordonnier et al. 2020, fig. 1",
-            "measured": f"rank after training over rank before, all {BASE} together minus each head: "
+            "measured": f"rank after training over rank before, all {BASE} together minus each head (below 0: shared): "
             f"{mean:+.3f} ({low:+.3f} to {high:+.3f})",
             "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
             "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,

@@ -81,7 +81,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "sentence": "Wrong labels do more harm than missing ones",
-            "source": "Zhang et al. 2017; Rolnick et al. 2017: they do little harm",
+            "source": "Zhang et al. 2017; Rolnick et al. 2017 contradict",
             "measured": f"{100 * ASKED:.0f} % of the labels wrong, minus these images left out: {points(harm)}",
             "control": f"the same of convolution: {points(difference(*of_convolution))}; all labels right: "
             f"{percent(clean(cells, 'softmax, 0% wrong'))}",
@@ -90,7 +90,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Attention is more robust than convolution to corrupted images",
             "source": "Naseer et al. 2021; Bai et al. 2021 contradict",
-            "measured": f"lost by {', '.join(CORRUPTIONS)}, softmax minus convolution: {points(robust)}",
+            "measured": f"points lost to {', '.join(CORRUPTIONS)}, softmax minus convolution (above 0: softmax loses "
+            f"more): {points(robust)}",
             "control": f"on images as they are: softmax {percent(clean(cells, 'softmax, 0% wrong'))}, convolution "
             f"{percent(clean(cells, 'convolution, 0% wrong'))}",
             "answer": HOLDS if robust[2] < 0 else FAILS if robust[1] > 0 else OPEN,

@@ -24,7 +24,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(6.4, 4.2))
     axes = figure.subplots()
     accuracies = [_percent([cell["accuracy"] for cell in trained if _heads(cell) == count]) for count in counts]
-    axes.plot(counts, accuracies, "o-", color=BLUE, label="trained with so many heads")
+    axes.plot(counts, accuracies, "o-", color=BLUE, label="trained with this number of heads")
     counted = [cell for cell in trained if _heads(cell)]
     places, heights = [_heads(cell) for cell in counted], [100 * cell["accuracy"] for cell in counted]
     axes.scatter(places, heights, color=BLUE, marker="_", s=80, label="each seed of them")
@@ -33,7 +33,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         left = sorted(map(int, pruned[0]["pruned"]))
         values = [_percent([cell["pruned"][str(count)]["accuracy"] for cell in pruned]) for count in left]
         values.append(_percent([cell["accuracy"] for cell in pruned]))
-        axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to so many")
+        axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to this number")
     for name, (color, side) in LEVELS.items():
         if level := [cell["accuracy"] for cell in trained if cell["row"] == name]:
             axes.axhline(_percent(level), color=color, lw=1)

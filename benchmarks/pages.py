@@ -180,7 +180,8 @@ def results() -> str:
             alone = [cell for cell in read("inference").values() if cell.get("batch") == SERVED_BATCH]
             alone = alone if mode == "inference" else []
             ratios = [*found.values(), *(plain_inference(SERVED_BATCH) if alone else [])]
-            rows[f"speed: {mode}"] = f"{span(ratios, '.2f')} times the best{out_of_date([*group.values(), *alone])}"
+            plain = f"speed: {mode}" + ", not optimised" * (mode == "inference")
+            rows[plain] = f"{span(ratios, '.2f')} times the best{out_of_date([*group.values(), *alone])}"
     for row in optimised():
         cells = [read("inference")[f"{row['base']} batch 128"]]
         ratios = f"{row['beside the best eager']} times the best eager, "
@@ -212,7 +213,9 @@ def highlights() -> str:
     (fast,) = (row for row in optimised() if row["dtype"] == "fp32")
     (maps_of_packaged,) = of_recipe(read("explanations"), [*PACKAGED][-1])
     drop = {row["method"]: row["drop"][0] for row in maps_of_packaged["photographs"]}
+    fill = {row["method"]: row["fill"][0] for row in maps_of_packaged["photographs"]}
     control = max(drop.keys() & {*CONTROLS}, key=drop.get)
+    painted = fill["relevance"], fill["rollout"], max(fill[name] for name in fill.keys() & {*CONTROLS})
     speed = read("inference")["fp32 batch 128"]
     ratios = " to ".join(fast[f"beside the best {way}"] for way in WAYS_TO_RUN)
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
@@ -222,12 +225,13 @@ def highlights() -> str:
         "differs](docs/results.md#accuracy)).",
         f"**It is fast**: `vit.optimize` makes a model at least {at_least} times as fast as the best of timm, "
         "torchvision, vit-pytorch and transformers, eager or compiled (two CPU cores, fp32, batches of "
-        f"{speed['batch']}{out_of_date([speed])}). It takes OpenVINO, in which timm's model is as fast. "
+        f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
         "**Its maps are tested**: a good map marks the patches whose removal changes the prediction. We remove patches "
-        "in the order of each map; an uninformative map scores 0. On the packaged model, `relevance`, the default, "
-        f"scores {drop['relevance']:.2f}, the usual `rollout` {drop['rollout']:.2f}, and the best map that never sees "
-        f"the model {drop[control]:.2f} ({maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [Other "
+        "in the order of each map; an uninformative map scores 0. On the packaged model, `relevance`, which the "
+        f"commands draw, scores {drop['relevance']:.2f}, `rollout` {drop['rollout']:.2f}, and the best control "
+        f"{drop[control]:.2f} (tokens removed; with pixels painted {', '.join(f'{each:.2f}' for each in painted)}; "
+        f"{maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [Other "
         "maps](docs/explain.md#which-map-to-take) score higher.",
     )
     return "\n".join(f"- {line}" for line in lines)
@@ -239,9 +243,9 @@ def in_plain_pytorch() -> str:
     small = [ratio for (size, _), ratios in found.items() if size == SERVED for ratio in ratios]
     large = [ratio for (size, _), ratios in found.items() if size != SERVED for ratio in ratios]
     return (
-        f"Without it, ours has {span([*small, *plain_inference(SERVED_BATCH)], '.2f')} times the speed of the best, "
-        f"larger models {span(large, '.2f')}, and [single images](docs/results.md#fast-inference) "
-        f"{span(plain_inference(1), '.2f')}."
+        f"Without `vit.optimize`, training and inference have {span([*small, *plain_inference(SERVED_BATCH)], '.2f')} "
+        f"times the speed of the best library, larger models {span(large, '.2f')}, and [single "
+        f"images](docs/results.md#fast-inference) {span(plain_inference(1), '.2f')}."
     )
 
 
@@ -471,7 +475,7 @@ QUESTIONS = (
     ("Which patches does the prediction rest on? (a pass for each patch)", ("token_drop", "occlusion"), "drop"),
     ("The same, quickly (one backward pass)", ("attnlrp", "relevance"), "drop"),
     ("Are the values right, and not only their order?", ("occlusion", "token_drop"), "SaCo"),
-    ("Where is the object that decides, among others?", ("value_rollout", "attnlrp"), "hits"),
+    ("Where is the only object that matters, among others?", ("value_rollout", "attnlrp"), "hits"),
     ("Where is the photograph that I ask about?", ("token_drop", "occlusion"), "mosaics"),
     ("Where does information flow?", ("rollout", "value_rollout"), "flow"),
 )

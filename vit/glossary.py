@@ -43,7 +43,7 @@ MAPS = {
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
         "(sum of w z)+; Selvaraju et al. 2017",
-        "Take it if time counts most, or if attention cannot be read",
+        "Take it if time counts most, or if attention cannot be read; on three models of CIFAR-10 it is below edges",
     ),
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",
@@ -205,7 +205,9 @@ TRUST = {
     "removal area": Word(
         "The area between two curves of the probability, the least and the most relevant patches removed first"
     ),
-    "SaCo": Word("Whether the values of a map are right, and not only their order; from -1 to 1", "Wu et al. 2024"),
+    "SaCo": Word(
+        "Whether patches of larger value lower the probability more if they are painted; from -1 to 1", "Wu et al. 2024"
+    ),
 }
 
 RUN = {
@@ -262,6 +264,12 @@ FACTS = {
 DOCS = {
     "backbone": Word("A model without its classifier"),
     "block": Word("A layer"),
+    "causal": Word("A token attends to itself and to the tokens before it alone"),
+    "compiled": Word("By torch.compile"),
+    "cross-attention": Word("Attention of one set of tokens to the keys and values of another"),
+    "pass": Word("One computation of the output; a backward pass computes the gradient"),
+    "points": Word("Percentage points"),
+    "warm-up": Word("The first steps of a training, in which the learning rate rises from near zero"),
     "channel": Word("One number of a token, which has embed_dim of them; of an image, one colour"),
     "control map": Word("A map that ignores the model"),
     "eager": Word("Not compiled"),

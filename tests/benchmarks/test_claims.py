@@ -222,7 +222,7 @@ def test_wrong_labels_are_compared_with_missing_ones(wrong, without, answer):
 def test_robustness_is_the_accuracy_that_corruptions_cost(softmax, convolution, answer):
     _, images = claims_quality.rows(damaged(0.9, 0.9, softmax, convolution))
     assert images["answer"] == answer
-    words = f"softmax minus convolution: {'-' if answer is HOLDS else '+'}20.0 points ("
+    words = f"(above 0: softmax loses more): {'-' if answer is HOLDS else '+'}20.0 points ("
     assert answer is OPEN or words in images["measured"]
 
 
