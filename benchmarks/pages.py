@@ -227,12 +227,11 @@ def highlights() -> str:
         "torchvision, vit-pytorch and transformers, eager or compiled (two CPU cores, fp32, batches of "
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
-        "**Its maps are tested**: a good map marks the patches whose removal changes the prediction. We remove patches "
-        "in the order of each map; an uninformative map scores 0. On the packaged model, `relevance`, which the "
-        f"commands draw, scores {drop['relevance']:.2f}, `rollout` {drop['rollout']:.2f}, and the best control "
-        f"{drop[control]:.2f} (tokens removed; with pixels painted {', '.join(f'{each:.2f}' for each in painted)}; "
-        f"{maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [Other "
-        "maps](docs/explain.md#which-map-to-take) score higher.",
+        "**Its maps are tested** by removing patches in the order of each map: an uninformative map scores 0. On the "
+        f"packaged model, `relevance`, which the commands draw, scores {drop['relevance']:.2f}, `rollout` "
+        f"{drop['rollout']:.2f}, and the best control {drop[control]:.2f} (tokens removed; with pixels painted "
+        f"{', '.join(f'{each:.2f}' for each in painted)}; {maps_of_packaged['images']} images"
+        f"{out_of_date([maps_of_packaged])}). [Other maps](docs/explain.md#which-map-to-take) score higher.",
     )
     return "\n".join(f"- {line}" for line in lines)
 
