@@ -132,5 +132,7 @@ def test_scores_are_dots_with_their_intervals_the_highest_on_top(drawn, tmp_path
         assert list(bar.get_xdata()) == [interval.low, interval.high]
         assert list(dot.get_xdata()) == [interval.mean]
         assert (dot.get_color() == GREY) == (method in CONTROLS)
+    assert axes.get_xlabel() == "removal area (tokens)"
+    assert axes.get_title(loc="left").endswith("; dashed: the best control")
     with pytest.raises(ValueError, match=r"'dorp': choose one of drop, "):
         draw_scores(scores, "dorp", tmp_path / "scores.png")

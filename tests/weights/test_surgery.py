@@ -1,5 +1,7 @@
 """Trained tensors in a model of other sizes, tokens, channels, pooling and classes."""
 
+import re
+
 import pytest
 import timm
 import torch
@@ -173,8 +175,10 @@ def test_an_option_of_a_mechanism_given_at_its_default_is_the_same_model(attenti
         32, 8, embed_dim=16, depth=2, num_heads=2, attention=attention, attention_kwargs=options
     )
     vit.load(source, attention_kwargs=same)
-    with pytest.raises(ValueError, match="make them equal"):
+    with pytest.raises(ValueError, match="make them equal") as caught:
         vit.load(source, attention_kwargs=other)
+    there, here = re.findall(r"attention (.*?)(?:, and|: make)", str(caught.value))
+    assert there != here
 
 
 def test_an_unknown_argument_is_refused():

@@ -51,7 +51,12 @@ def fit_to_model(
     theirs, ours = canonicalize(source), canonicalize(model.config)
     differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
     if differing:
-        there, here = (", ".join(f"{name} {values[name]!r}" for name in differing) for values in (source, model.config))
+        told = {name for name in differing if source[name] != model.config[name]}  # else options of a mechanism differ
+        pairs = ((source, theirs), (model.config, ours))
+        there, here = (
+            ", ".join(f"{name} {(given if name in told else all_options)[name]!r}" for name in differing)
+            for given, all_options in pairs
+        )
         raise ValueError(f"{report.origin} holds a model with {there}, and this one has {here}: make them equal")
     grids = _grid_of(source), model.patch_embed.grid_size
     if source["pos_embed"] == model.config["pos_embed"] == "rope_eva" and grids[0] != grids[1]:
