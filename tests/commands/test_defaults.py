@@ -128,6 +128,16 @@ def test_weights_without_a_run_are_tested_on_the_part_of_an_image_that_they_see(
     assert vit.load(trained.run_folder / "checkpoints/last.ckpt").pretrained_cfg["crop_ratio"] == 1.0
 
 
+def test_weights_without_a_mean_are_tested_and_predict_alike(run, weights, capsys):
+    vit.save(weights, "bare.safetensors", format="timm")
+    bare = ["--ckpt_path", "bare.safetensors", "--model.num_heads", "2", *CPU]
+    tested = run("test", *bare, "--data", "ImageFolder", "--data.root", "photos")
+    assert "note: assumed of bare.safetensors: " in capsys.readouterr().err
+    predicted = run("predict", *bare, "--data.root", "photos/a/0.png", "--output", "p.csv")
+    assert tested.model.mean.unique().tolist() == predicted.model.mean.unique().tolist() == [0.5]
+    assert tested.model.std.unique().tolist() == predicted.model.std.unique().tolist() == [0.5]
+
+
 def test_weights_of_images_in_colour_are_tested_on_grey_ones(run, weights, folder):
     weights.pretrained_cfg["mean"] = [0.3, 0.4, 0.5]
     vit.save(weights, "m.safetensors")
