@@ -716,6 +716,10 @@ def two_axes(layer, q, k, v):
     return layer.bias[0, :16, :16].softmax(dim=-1) @ v
 
 
+def two_axes_in_einsum(layer, q, k, v):
+    return torch.einsum("nm,bhmd->bhnd", layer.bias[0, :16, :16].softmax(dim=-1), v)
+
+
 def scripted():
     return torch.jit.trace(invented(), IMAGES, check_trace=False)
 
@@ -787,6 +791,10 @@ REFUSED = {
     ),
     "weights without images and heads": (
         lambda: invented(Layer(), Layer(two_axes)),
+        r"cannot be intercepted \(of shape \(16, 16\)",
+    ),
+    "weights without images and heads, in an einsum": (
+        lambda: invented(Layer(), Layer(two_axes_in_einsum)),
         r"cannot be intercepted \(of shape \(16, 16\)",
     ),
     "an exported model": (
