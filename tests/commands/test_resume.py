@@ -179,4 +179,5 @@ def test_the_parts_of_a_run_that_is_resumed_share_its_time(run, folder):
     torch.save(part, "part.ckpt")
     cli = run(*limited, "--trainer.max_steps", "1000", "--ckpt_path", "part.ckpt")
     assert cli.trainer.global_step < 200  # as many steps as 10 ms hold, on any machine; without the shared time 1,000
-    assert cli.trainer.optimizers[0].param_groups[0]["lr"] == 0
+    group = cli.trainer.optimizers[0].param_groups[0]
+    assert group["lr"] <= 3e-8 * group["initial_lr"]  # what the cosine leaves in the last 10 of 100,000 ms
