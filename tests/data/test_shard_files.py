@@ -1,6 +1,7 @@
 """Image files in tar shards: how they are found, read and written."""
 
 import json
+import os
 import tarfile
 
 import numpy as np
@@ -156,6 +157,33 @@ def test_an_index_without_a_byte_counts_as_none(written):
     shard.with_name(shard.name + INDEX_SUFFIX).write_bytes(b"")
     assert describe_shard(shard) is None
     assert read_index(shard)["offset"].tolist() == scan(shard)["offset"].tolist()
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_class_that_was_corrected_in_a_shard_is_read_although_its_index_is_older(written, is_indexed):
+    shard, *_ = written
+    index = shard.with_name(shard.name + INDEX_SUFFIX)
+    if not is_indexed:
+        index.unlink()
+    assert read_index(shard)["class"].tolist() == [b"0", b"1", b"0", b"1", b"0"]
+    digests = read_index(shard)["digest"].tolist()
+    with tarfile.open(shard) as tar:
+        place = tar.getmember("002.cls").offset_data
+    content = bytearray(shard.read_bytes())
+    content[place : place + 1] = b"1"
+    shard.write_bytes(content)
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))  # files written at once may have one time
+    assert read_index(shard)["class"].tolist() == [b"0", b"1", b"1", b"1", b"0"]
+    assert read_index(shard)["digest"].tolist() == digests
+
+
+def test_an_image_that_was_changed_in_a_shard_is_noticed_although_the_index_is_older(written):
+    shard, *_ = written
+    flip(shard)
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))
+    index = read_index(shard)
+    with pytest.raises(ValueError, match="its bytes are not those that were written: copy the shard again"):
+        Members([shard], np.zeros(5, dtype=np.int32), index)[2].open()
 
 
 def flip(shard, number=2):

@@ -1,5 +1,6 @@
 """The moving average of the weights."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,26 @@ def test_the_average_of_a_model_in_bfloat16_is_kept_in_float32(validates):
     checkpoint = {"state_dict": {}}
     ema.save_average(module, checkpoint)
     assert checkpoint["state_dict"]["network.weight"].dtype == torch.bfloat16
+
+
+def test_a_resumed_average_of_a_model_in_bfloat16_is_not_rounded():
+    module = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    trainer = SimpleNamespace(global_step=10_000, state=SimpleNamespace(fn=TrainerFn.FITTING))
+    ema, resumed = EMA(0.999), EMA(0.999)
+    torch.nn.init.ones_(module.weight)
+    ema.on_fit_start(trainer, module)
+    torch.nn.init.constant_(module.weight, 2)
+    trainer.global_step = 10_001
+    ema.on_train_batch_end(trainer, module)
+    checkpoint = {"state_dict": {}}
+    ema.on_save_checkpoint(trainer, module, checkpoint)
+    ema.save_average(module, checkpoint)
+    checkpoint = copy.deepcopy(checkpoint)  # as a file does
+    module.load_state_dict(checkpoint["state_dict"])
+    resumed.on_load_checkpoint(trainer, module, checkpoint)
+    resumed.on_fit_start(trainer, module)
+    assert module.weight.item() == 2
+    assert resumed.average["weight"].item() == ema.average["weight"].item() == pytest.approx(1.001)
 
 
 def test_the_average_keeps_no_graph_of_the_steps():

@@ -150,13 +150,16 @@ def text_of(name: bytes) -> str:
 
 
 def kept_index(shard: Path) -> np.ndarray | None:
-    """Return the index beside a shard, or the one that an earlier run has cached; None if there is none."""
-    size = shard.stat().st_size
-    for path in (shard.with_name(shard.name + INDEX_SUFFIX), _kept(shard)):
-        with suppress(OSError, ValueError, EOFError):  # the last of a file without a byte, as a full disk leaves it
-            index = np.load(path, allow_pickle=False)
-            if not len(index) or (index["offset"] + index["size"]).max() <= size:
-                return index
+    """Return the index beside a shard, or the one that an earlier run has cached; None if there is none.
+
+    An index beside a shard that has changed since does not count: its classes may have been corrected.
+    """
+    size, beside = shard.stat().st_size, _beside(shard)
+    is_older = beside.exists() and beside.stat().st_mtime_ns < shard.stat().st_mtime_ns
+    for path in (_kept(shard),) if is_older else (beside, _kept(shard)):
+        index = _load(path)
+        if index is not None and (not len(index) or (index["offset"] + index["size"]).max() <= size):
+            return index
     return None
 
 
@@ -168,11 +171,30 @@ def read_index(shard: Path) -> np.ndarray:
     """
     index = kept_index(shard)
     if index is None:
-        index = scan(shard)
+        index = _with_digests(scan(shard), _load(_beside(shard)))
         # If this fails, the next run scans again.
         with suppress(OSError), replacing(_kept(shard)) as unfinished, unfinished.open("wb") as file:
             np.save(file, index)
     return index
+
+
+def _with_digests(index: np.ndarray, earlier: np.ndarray | None) -> np.ndarray:
+    """Return an index with the digests that an earlier one has of the same images: a scan does not read them."""
+    if earlier is not None:
+        known = {tuple(row): digest for *row, digest in earlier[["name", "offset", "size", "digest"]].tolist()}
+        index["digest"] = [known.get(tuple(row), 0) for row in index[["name", "offset", "size"]].tolist()]
+    return index
+
+
+def _load(path: Path) -> np.ndarray | None:
+    """Return an index from a file; None if it cannot be read."""
+    with suppress(OSError, ValueError, EOFError):  # the last of a file without a byte, as a full disk leaves it
+        return np.load(path, allow_pickle=False)
+    return None
+
+
+def _beside(shard: Path) -> Path:
+    return shard.with_name(shard.name + INDEX_SUFFIX)
 
 
 def _kept(shard: Path) -> Path:
@@ -282,17 +304,19 @@ def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> d
             rows.append((place, len(content), digest_of(content), text, os.fsencode(name)))
             if label is not None:
                 _add(tar, f"{key}.cls", text)
-    with replacing(shard.with_name(shard.name + INDEX_SUFFIX)) as unfinished, unfinished.open("wb") as file:
+    with replacing(_beside(shard)) as unfinished, unfinished.open("wb") as file:
         np.save(file, _index(rows))
     return describe_shard(shard)
 
 
 def describe_shard(shard: Path) -> dict[str, Any] | None:
     """Return the entry of a shard in a manifest: images, bytes and sha256; None if it is missing or has changed."""
+    index = _load(_beside(shard))
     try:
-        index = np.load(shard.with_name(shard.name + INDEX_SUFFIX), allow_pickle=False)
         content = np.memmap(shard, mode="r")
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError):  # the latter of a file without a byte
+        return None
+    if index is None:
         return None
     for offset, size, digest, *_ in index.tolist():
         if digest_of(content[offset : offset + size]) != digest:

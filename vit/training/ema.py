@@ -31,6 +31,7 @@ class EMA(Callback):
         self.kept: dict[str, Tensor] = {}  # the training weights while the module holds the average
         self.last_step = 0
         self.resumed_weights: dict[str, Tensor] | None = None
+        self.resumed_average: dict[str, Tensor] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse sharded models: no process holds all their weights."""
@@ -41,13 +42,15 @@ class EMA(Callback):
         """Start from the module, whose weights are the average after a resume; then restore the training weights."""
         # At least float32: bfloat16 rounds a small step towards the weights to zero.
         self.average = {
-            name: parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
+            name: self.resumed_average.get(name, parameter.detach()).to(
+                parameter.device, torch.promote_types(parameter.dtype, torch.float32), copy=True
+            )
             for name, parameter in pl_module.named_parameters()
         }
         self.kept = {}
         if self.resumed_weights is not None:
             pl_module.load_state_dict(self.resumed_weights, strict=False)
-            self.resumed_weights = None
+            self.resumed_weights, self.resumed_average = None, {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the step of a resumed training, which Lightning restores after ``on_fit_start``."""
@@ -86,10 +89,16 @@ class EMA(Callback):
         self._put_average(pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the training weights, which a resume needs. Lightning does not call this for files of weights alone."""
+        """Add what a resume needs: the training weights, and the average where the model's weights round it.
+
+        Lightning does not call this for files of weights alone.
+        """
         if self.average:
             module = {name: parameter.detach() for name, parameter in pl_module.named_parameters()}
             checkpoint["training_weights"] = self.kept or module
+            rounded = {name: mean for name, mean in self.average.items() if mean.dtype != module[name].dtype}
+            if rounded:
+                checkpoint["training_average"] = rounded
 
     def save_average(self, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Make the average the weights of the model in a checkpoint. The module calls this for every checkpoint."""
@@ -99,8 +108,9 @@ class EMA(Callback):
             checkpoint["state_dict"] = {**checkpoint["state_dict"], **average}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the training weights until the module is on its device."""
+        """Keep the training weights and the average until the module is on its device."""
         self.resumed_weights = checkpoint.get("training_weights")
+        self.resumed_average = checkpoint.get("training_average", {})
 
     @torch.no_grad()
     def _put_average(self, pl_module: LightningModule) -> None:
