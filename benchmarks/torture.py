@@ -137,13 +137,19 @@ def fit(folder: Path, seed: int) -> list[str]:
     return ["fit", "--ckpt_path", str(newest.relative_to(folder))]
 
 
+def complete_run(folder: Path, seed: int) -> Path:
+    """Return the folder of the finished run of a seed. A killed test may have left parts of files in it."""
+    (complete,) = [path for path in runs_of(folder, seed) if _results(path).get("finished")]
+    return complete
+
+
 def finished(folder: Path, seed: int) -> Path:
     """Return the folder of the finished run of a seed, after a check that it is the record of one run.
 
     Raises:
         AssertionError: If there is none, or parts of its record are those of other runs.
     """
-    (complete,) = [path for path in runs_of(folder, seed) if _results(path).get("finished")]
+    complete = complete_run(folder, seed)
     results = _results(complete)
     assert results["seed"] == seed
     for name in ("last", "best"):
@@ -190,7 +196,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def evaluate(folder: Path, kind: str) -> list[str]:
     """Return the command that tests the training of the first seed, or predicts with it."""
-    checkpoint = str((finished(folder, SEEDS[0]) / "checkpoints/last.ckpt").relative_to(folder))
+    checkpoint = str((complete_run(folder, SEEDS[0]) / "checkpoints/last.ckpt").relative_to(folder))
     read = [kind, "--ckpt_path", checkpoint, "--trainer.accelerator", "cpu", "--data.batch_size", "7"]
     return read if kind == "test" else [*read, "--data.root", "images", "--output", "predictions.csv"]
 
