@@ -1,8 +1,9 @@
 """Which results are out of date: each carries a fingerprint of what it was measured with, which is computed anew.
 
 The fingerprint of a training is its first losses on fixed images (first_losses.py), that of a speed the operations of a
-pass (traced_operations.py), and that of another measurement a hash of the files and functions that it is about, without
-comments and docstrings (sources.py). parts.py says which. A result is
+pass (traced_operations.py), that of an evaluation of maps its numbers on small models (map_scores.py), and that of
+another measurement a hash of the files and functions that it is about, without comments and docstrings (sources.py).
+parts.py says which. A result is
 
 - current, if all are as they were when it was measured;
 - out of date, if one differs: the JSON says so under "stale", and the pages beside the number;
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import sources
+from map_scores import map_scores
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
 from traced_operations import operations_of
@@ -38,12 +40,16 @@ from traced_operations import operations_of
 from vit.support.markdown import markdown_table
 
 ROOT = Path(__file__).parents[1]
-LOSSES, OPERATIONS = (Path(__file__).with_name(name) for name in ("first_losses.py", "traced_operations.py"))
+LOSSES, OPERATIONS, MAPS = (
+    Path(__file__).with_name(f"{name}.py") for name in ("first_losses", "traced_operations", "map_scores")
+)
 TOLERANCE = 1e-5  # relative
+NOTHING = 1e-8  # what a number that is zero may have of rounding
 
 # Many results are about the same files and passes.
 hash_of = cache(sources.hash_of)
 operations_now = cache(operations_of)
+map_scores_now = cache(map_scores)
 
 Record = dict[str, Any]
 First = dict[str, Any] | None  # what first_losses.py finds; None where a training cannot be built
@@ -81,15 +87,21 @@ def state(part: Part, cell: dict[str, Any], origin: Record) -> str:
         for name, said in found.get("operations", {}).items()
         if said != operations_now(name)
     ]
+    differing += [
+        f"the {', the '.join(rows)} of the small model {name} changed"
+        for name, said in found.get("map_scores", {}).items()
+        if (rows := changed_rows(said, map_scores_now(name)))
+    ]
     return (
         "; ".join([*differing, *(f"the fingerprint has no {name}" for name in lacking(part, cell, found))]) or "current"
     )
 
 
 def lacking(part: Part, cell: dict[str, Any], found: Record) -> list[str]:
-    """Return what the fingerprint of a result lacks: trainings, files and passes that its part names."""
+    """Return what the fingerprint of a result lacks: trainings, files, passes and models that its part names."""
     trainings = {training_of(part, cell)} - {None}
     wanted = {"trainings": trainings, "sources": part.sources, "operations": part.operations}
+    wanted["map_scores"] = part.map_scores
     return [name for kind, names in wanted.items() for name in names if name not in found.get(kind, {})]
 
 
@@ -114,7 +126,21 @@ def close(before: list[float], now: list[float]) -> bool:
     >>> close([2.3, 2.1], [2.300001, 2.1]), close([2.3, 2.1], [2.3001, 2.1])
     (True, False)
     """
-    return len(before) == len(now) and all(map(lambda a, b: math.isclose(a, b, rel_tol=TOLERANCE), before, now))
+    return len(before) == len(now) and all(map(is_close, before, now))
+
+
+def is_close(one: float, other: float) -> bool:
+    """Return whether two numbers are the same, as far as machines agree."""
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=NOTHING)
+
+
+def changed_rows(before: dict[str, float], now: dict[str, float]) -> list[str]:
+    """Return the maps and rows of tables whose number has changed; rows that were added change no other.
+
+    >>> changed_rows({"map of rollout": 0.5, "flow of rollout": 1.0}, {"map of rollout": 0.6, "map of new": 0.1})
+    ['map of rollout', 'flow of rollout']
+    """
+    return [row for row, number in before.items() if row not in now or not is_close(number, now[row])]
 
 
 @cache
@@ -141,6 +167,13 @@ def first_at(tree: Path, line: str) -> First:
 def operations_at(tree: Path, name: str) -> str | None:
     """Return the operations of a pass in the files of another commit; None where it cannot be traced."""
     found = printed_in(tree, OPERATIONS, [name])
+    return None if found is None else found[name]
+
+
+@cache
+def map_scores_at(tree: Path, name: str) -> dict[str, float] | None:
+    """Return the numbers of maps in the files of another commit; None where they cannot be computed."""
+    found = printed_in(tree, MAPS, [name])
     return None if found is None else found[name]
 
 
@@ -185,9 +218,10 @@ def fingerprint(part: Part, cell: dict[str, Any], origin: Record, commits: Commi
     trainings = {} if line is None else {line: first_at(trained, line)}
     sources = {pattern: hash_of(tree, pattern) for pattern in part.sources}
     operations = {name: operations_at(tree, name) for name in part.operations}
-    if None in (*trainings.values(), *operations.values()):
+    numbers = {name: map_scores_at(tree, name) for name in part.map_scores}
+    if None in (*trainings.values(), *operations.values(), *numbers.values()):
         return None
-    return {"trainings": trainings, "sources": sources, "operations": operations}
+    return {"trainings": trainings, "sources": sources, "operations": operations, "map_scores": numbers}
 
 
 def states(results: dict[str, Any], file: str) -> Iterator[tuple[str, str, Record, str]]:

@@ -22,7 +22,6 @@ LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment
 STEP = tuple(f"vit/training/{name}.py" for name in ("objective", "callbacks", "ema", "muon", "optimizer", "schedule"))
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
 RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
-MAPS = ("vit/capture/*.py", "vit/explain/maps/*.py", "vit/explain/evaluation/*.py")
 # The functions of claims_cost.py that measure.
 MEASURED_COST = ("measure", "one_pass", "costs", "affordable")
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
@@ -79,6 +78,7 @@ class Part:
         training: The training that a cell is about; None if it is about none.
         sources: Patterns of the files that a cell is about.
         operations: Passes whose operations a cell is about, by their names in traced_operations.py.
+        map_scores: Small models whose maps and scores stand for those of a cell, by their names in map_scores.py.
         trains: Trainings to run first, whose checkpoints the commands take: what follows ``python train.py fit``.
     """
 
@@ -90,6 +90,7 @@ class Part:
     training: Callable[[Cell], str] | None = None
     sources: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
+    map_scores: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
 
 
@@ -232,7 +233,7 @@ PARTS: dict[str, Part] = {
         ),
         cells="cifar10_quick.*|planted_digits.*|crowded_digits.*",
         training=of_recipe,
-        sources=MAPS,
+        map_scores=("mean", "class token"),
         trains=(
             *seeds(3, f"{QUICK} {IMAGES}"),
             *seeds(3, "--config configs/planted_digits.yaml"),
@@ -245,7 +246,8 @@ PARTS: dict[str, Part] = {
         minutes=6,
         commands=(f"explanations.py {DATA} --checkpoints cifar10 {OF_PACKAGED_MAPS}",),
         cells="cifar10_showcase.*",
-        sources=(*MAPS, *PACKAGED),
+        sources=PACKAGED,
+        map_scores=("class token",),
     ),
     "overlap": Part(
         "overlapping patches without further training",

@@ -9,6 +9,7 @@ import first_losses
 import parts
 import pytest
 import torch
+from map_scores import MODELS, map_scores
 from parts import PARTS, Part, part_of
 from records import RESULTS, write_json
 from traced_operations import PASSES
@@ -43,11 +44,12 @@ def test_every_result_belongs_to_a_part():
             assert part_of(file.stem, name), f"{file.name}: {name!r}: add a part to benchmarks/parts.py"
 
 
-def test_every_part_is_about_a_training_files_or_operations():
+def test_every_part_is_about_a_training_files_operations_or_maps():
     for name, part in PARTS.items():
-        assert part.training or part.sources or part.operations, name
+        assert part.training or part.sources or part.operations or part.map_scores, name
         assert all(fingerprint.hash_of(fingerprint.ROOT, pattern) for pattern in part.sources), name
         assert {*part.operations} <= {*PASSES}, name
+        assert {*part.map_scores} <= {*MODELS}, name
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +174,55 @@ def test_operations_that_cannot_be_traced_at_a_commit_give_no_fingerprint(result
     monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), operations=("inference",)))
     monkeypatch.setattr(fingerprint, "operations_at", lambda tree, name: None)
     assert "fingerprint" not in written(result)
+
+
+def test_changed_numbers_of_maps_are_named_and_added_rows_change_none(result, monkeypatch):
+    monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), map_scores=("mean",)))
+    before = {"map of rollout": 0.5, "score of rollout": 1.0}
+    monkeypatch.setattr(fingerprint, "map_scores_at", lambda tree, name: before)
+    monkeypatch.setattr(fingerprint, "map_scores_now", lambda name: before | {"map of new": 1.0})
+    assert written(result)["fingerprint"]["map_scores"] == {"mean": before}
+    assert "stale" not in written(result)
+    monkeypatch.setattr(fingerprint, "map_scores_now", lambda name: before | {"score of rollout": 1.001})
+    assert written(result)["stale"] == "the score of rollout of the small model mean changed"
+
+
+def test_numbers_of_maps_that_cannot_be_computed_at_a_commit_give_no_fingerprint(result, monkeypatch):
+    monkeypatch.setitem(PARTS, "tried", Part("tests", "tried", 1, (), map_scores=("mean",)))
+    monkeypatch.setattr(fingerprint, "map_scores_at", lambda tree, name: None)
+    assert "fingerprint" not in written(result)
+
+
+@pytest.fixture(scope="module")
+def maps_of_the_class_token():
+    """Numbers of the maps and scores of the small model that reads the class token."""
+    return map_scores("class token")
+
+
+def test_numbers_of_maps_are_those_of_another_commit_with_the_same_files(maps_of_the_class_token):
+    assert not fingerprint.changed_rows(
+        maps_of_the_class_token, fingerprint.map_scores_at(fingerprint.ROOT, "class token")
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "changed", "rows"),
+    [
+        ("vit.explain.maps.rollout.with_residual", lambda mixing, residual: mixing, "map of rollout"),
+        ("vit.explain.evaluation.scoring.gini", lambda maps: maps.sum(dim=(1, 2)), "score of center"),
+        ("vit.explain.evaluation.scoring.pointing_game", lambda maps, masks: masks[:, 0, 0], "place of legrad"),
+        ("vit.explain.evaluation.information_flow.map_correlation", lambda a, b: a.mean(dim=(1, 2)), "flow of value"),
+        ("vit.explain.evaluation.sanity.uniform", lambda layer, attn: attn, "uniform of 0"),
+    ],
+)
+def test_another_map_or_measure_changes_its_numbers(maps_of_the_class_token, monkeypatch, place, changed, rows):
+    monkeypatch.setattr(place, changed)
+    assert rows in fingerprint.changed_rows(maps_of_the_class_token, map_scores("class token"))
+
+
+def test_an_unknown_small_model_is_refused():
+    with pytest.raises(ValueError, match=r"no model 'max': choose one of mean, class token$"):
+        map_scores("max")
 
 
 def test_a_fingerprint_that_lacks_what_its_part_is_about_is_made_anew_or_out_of_date(result, monkeypatch):
