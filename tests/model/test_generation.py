@@ -190,6 +190,16 @@ def test_a_length_penalty_is_a_finite_number(decoder, prompts, penalty):
         beam_search(decoder, *prompts, 4, END, 3, length_penalty=penalty)
 
 
+def test_a_decoder_in_training_mode_writes_nothing(decoder, prompts):
+    training = copy.deepcopy(decoder).train()
+    for write in (
+        lambda: sample(training, *prompts, 2, END, Sampling()),
+        lambda: beam_search(training, *prompts, 2, END, 2),
+    ):
+        with pytest.raises(ValueError, match=r"decoder is in training mode, in which dropout .*: call \.eval\(\) first"):
+            write()
+
+
 def test_an_impossible_beam_is_refused(decoder, prompts):
     with pytest.raises(ValueError, match=r"num_beams \(0\) must be a positive whole number"):
         beam_search(decoder, *prompts, 3, END, 0)

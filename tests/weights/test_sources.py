@@ -375,6 +375,24 @@ def test_what_is_assumed_is_reported():
 
 
 @pytest.mark.parametrize(
+    ("told", "assumed"),
+    [("bilinear", ["bicubic scaling of images, in place of bilinear"]), ("bicubic", []), (None, [])],
+)
+def test_another_scaling_of_images_than_ours_is_reported_as_assumed(tmp_path, told, assumed):
+    module = of_timm()
+    module.pretrained_cfg = {"mean": [0.1] * 3, "std": [0.2] * 3, "interpolation": told}
+    loaded = vit.load(module)
+    assert loaded.load_report.assumed == assumed
+    assert "interpolation" not in loaded.pretrained_cfg
+    ours = vit.VisionTransformer(image_size=16, patch_size=4, embed_dim=DIM, depth=1, num_heads=HEADS, norm_eps=1e-12)
+    vit.save(ours, tmp_path / "folder", format="transformers")
+    path = tmp_path / "folder/preprocessor_config.json"
+    numbers = {"bilinear": 2, "bicubic": 3, None: None}
+    path.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, "resample": numbers[told]}))
+    assert vit.load(tmp_path / "folder").load_report.assumed == assumed
+
+
+@pytest.mark.parametrize(
     ("model", "told", "assumed"),
     [
         # 3 x 5 patches and the class token, or 4 x 4

@@ -259,9 +259,11 @@ def _checked(decoder: nn.Module, prompt: Tensor, steps: int, end: int | None, fo
     """Check the arguments, and return the prompt as 64-bit integers.
 
     Raises:
-        ValueError: If ``steps`` is below 1, the prompt is empty, too long or of no whole numbers, or a token is outside
-            the vocabulary.
+        ValueError: If ``steps`` is below 1, the prompt is empty, too long or of no whole numbers, a token is outside
+            the vocabulary, or the decoder is in training mode.
     """
+    if decoder.training:
+        raise ValueError("the decoder is in training mode, in which dropout changes what it writes: call .eval() first")
     check_positive_int("steps", steps)
     if prompt.ndim != 2 or not prompt.shape[1]:
         raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: give (batch, T), at least one token each")

@@ -18,6 +18,7 @@ from vit.weights.source import Source
 GIVEN_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 # The same for models of this package alone, whose tensors have timm's names.
 GIVEN_FOR_OUR_MODELS = ("attention", "attention_kwargs", "residual", "norm")
+BICUBIC = "bicubic"  # how images are scaled here
 ASSUMED_BLOCKS = "softmax attention and pre-norm blocks"  # others have the same tensors
 
 
@@ -129,6 +130,8 @@ def _read_data(source: Source, format: Format, arguments: Arguments, report: Loa
     if not source.data.get("mean"):
         report.assumed.append(f"mean and std usual for {format.name}" if data else "mean and std of 0.5")
     data |= source.data
+    if (interpolation := data.pop("interpolation", BICUBIC)) != BICUBIC:
+        report.assumed.append(f"{BICUBIC} scaling of images, in place of {interpolation}")
     if len(data.get("class_names") or ()) != arguments["num_classes"]:
         data.pop("class_names", None)  # names of a head that was left out
     if len(data.get("thresholds") or ()) != arguments["num_classes"]:

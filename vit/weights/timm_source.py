@@ -52,12 +52,16 @@ MLPS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiL
 
 
 def read_timm_data(config: dict[str, Any]) -> dict[str, Any]:
-    """Return how a pretrained_cfg of timm scales, crops and normalises images, and the names of its classes."""
+    """Return how a pretrained_cfg of timm scales, crops and normalises images, and the names of its classes.
+
+    ``foreign.py`` takes the interpolation out again: images are always scaled bicubically here.
+    """
     data = {name: list(config[name]) for name in ("mean", "std") if isinstance(config.get(name), list | tuple)}
     names, crop = config.get("label_names"), config.get("crop_pct")
     if names:
         data["class_names"] = names_by_number(names, "label_names") if isinstance(names, Mapping) else list(names)
     data |= {"stretch": True} if config.get("crop_mode") == "squash" else {}
+    data |= {"interpolation": config["interpolation"]} if config.get("interpolation") else {}
     return data | ({"crop_ratio": crop} if isinstance(crop, int | float) and 0.1 <= crop <= 1 else {})
 
 

@@ -11,6 +11,8 @@ from vit.weights.formats.format import State
 from vit.weights.formats.transformers_config import MULTILABEL, arguments_in
 from vit.weights.source import Source, origin_of, source_of
 
+RESAMPLED = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # by Pillow's numbers
+
 
 def _read_classes(config: dict[str, Any], origin: str) -> dict[str, Any]:
     """Return what a config of transformers tells of the classes: their names, and whether an image shows several."""
@@ -46,6 +48,8 @@ def _read_images(found: dict[str, Any], channels: int) -> dict[str, Any]:
     side = crop.get("height") if isinstance(crop, Mapping) else crop
     if found.get("do_center_crop") and isinstance(scaled, int) and isinstance(side, int) and scaled <= 10 * side:
         data["crop_ratio"] = min(1.0, side / scaled)
+    if found.get("do_resize", True) and found.get("resample") in RESAMPLED:
+        data["interpolation"] = RESAMPLED[found["resample"]]
     return data
 
 
