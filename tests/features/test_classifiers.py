@@ -65,6 +65,14 @@ def test_a_single_image_of_a_class_suffices():
     assert linear_accuracy(features, labels, features, labels) == 1.0
 
 
+def test_a_linear_classifier_that_has_not_converged_says_so(monkeypatch):
+    torch.manual_seed(0)
+    features, labels = torch.randn(60, 5), torch.arange(60) % 3
+    monkeypatch.setattr("vit.features.classifiers.ITERATIONS", 2)
+    with pytest.warns(UserWarning, match="the linear classifier has not converged after 2 iterations: with more, its"):
+        linear_accuracy(features, labels, features, labels)
+
+
 @pytest.mark.parametrize("classifier", [knn_accuracy, linear_accuracy])
 def test_features_without_labels_are_refused(classifier):
     with pytest.raises(ValueError, match="3 features have 2 labels: give one label for each image"):

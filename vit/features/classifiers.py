@@ -14,6 +14,7 @@ from vit.features.finite import check_finite
 from vit.support.checks import check_positive_int
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO (Caron et al. 2021)
+ITERATIONS = 200  # of logistic regression, at most
 PENALTIES = (0.01, 0.1, 1.0, 10.0)  # inverse strengths for logistic regression; cross-validation chooses one
 AT_ONCE = 2**26  # cosines computed at once, a quarter of a gigabyte
 
@@ -88,7 +89,8 @@ def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, tes
     """Compute the accuracy of a linear classifier on standardised features: (N, D), (N,), (B, D), (B,) -> share.
 
     It is logistic regression. Cross-validation on the training images, with at most three folds, chooses the penalty.
-    It leaves out classes of one image. Without two classes of several images, C is 1.
+    It leaves out classes of one image. Without two classes of several images, C is 1. If the chosen classifier has not
+    converged, a warning says so.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -97,7 +99,7 @@ def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, tes
     from sklearn.preprocessing import StandardScaler
 
     _check(features, labels, test_features, test_labels)
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=ITERATIONS))
     counts = labels.bincount()
     several = counts[labels] > 1
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
@@ -107,6 +109,11 @@ def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, tes
             search.fit(features[several].double().numpy(), labels[several].numpy())
             classifier.set_params(**search.best_params_)
         classifier.fit(features.double().numpy(), labels.numpy())
+    if classifier[-1].n_iter_.max() >= ITERATIONS:
+        warnings.warn(
+            f"the linear classifier has not converged after {ITERATIONS} iterations: with more, its accuracy may differ",
+            stacklevel=2,
+        )
     return float(classifier.score(test_features.double().numpy(), test_labels.numpy()))
 
 
