@@ -1,6 +1,7 @@
 """The command ``python -m vit.analysis``: its files, its output, and its errors."""
 
 import csv
+import json
 import re
 import runpy
 import sys
@@ -120,6 +121,19 @@ def test_the_packaged_model_and_weights_of_another_library_are_read_with_a_folde
     foreign = read_trained_model(str(tmp_path / "ours.safetensors"), folder_of_photographs, 20)
     assert foreign.held_out.images.shape == (10, 3, 16, 16)
     assert "The model does not name its classes: the class folders were taken in the order" in " ".join(foreign.facts())
+
+
+def test_what_is_assumed_of_the_weights_is_said(folder_of_photographs, tmp_path, monkeypatch, capsys):
+    model = vit.VisionTransformer(image_size=16, patch_size=4, embed_dim=12, depth=1, num_heads=3, num_classes=10)
+    vit.save(model, tmp_path / "theirs", format="timm")
+    config = json.loads((tmp_path / "theirs/config.json").read_text())
+    config["pretrained_cfg"] |= {"interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
+    (tmp_path / "theirs/config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(questions, "QUESTIONS", {})
+    command = ["--checkpoint", str(tmp_path / "theirs"), "--data.root", folder_of_photographs]
+    main([*command, "--images", "20", "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert f"note: assumed of {tmp_path / 'theirs'}: bicubic scaling of images, in place of bilinear" in said
 
 
 def test_what_a_mechanism_does_not_allow_is_said_and_the_rest_is_measured(tmp_path, capsys):

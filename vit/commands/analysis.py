@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vit.commands.models import add_checkpoint, find_model, title_of
+from vit.commands.models import add_checkpoint, find_model, tell_assumed, title_of
 from vit.commands.parser import Parser, add_out, add_overwrite
 from vit.commands.parser import run as run_command
 from vit.glossary import HEADS
@@ -58,6 +58,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> None:
     check_outputs([out / name for name in (PAGE, TABLE, *PICTURES)], options.overwrite)
     model = find_model(options.checkpoint)
     subject = read_trained_model(model, options.root, options.images)
+    tell_assumed(subject.model)
     if (count := len(subject.held_out.labels)) < FEWEST:
         print(f"note: only {count} images are held out, and of fewer than {FEWEST} no share means much", flush=True)
     answers: dict[str, Answer | str] = {}
