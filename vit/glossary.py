@@ -73,8 +73,7 @@ MAPS = {
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if you may: it is the best where tokens are dropped, but its authors' library calls it patented, and "
-        "free for personal and scientific purposes alone",
+        "Take it if its licence allows you: it is the best where tokens are dropped",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
@@ -130,7 +129,7 @@ EVERYWHERE = {
     "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
-    "layer": Word("A block: attention, then an MLP, each adding to every token; numbered from 0"),
+    "layer": Word("Attention, then an MLP; each adds its output to the tokens. Also called a block; numbered from 0"),
     "logit": Word("The number of a class before the softmax; a difference of 1 is a factor of 2.7 in probability"),
     "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),
@@ -263,7 +262,6 @@ FACTS = {
 
 DOCS = {
     "backbone": Word("A model without its classifier"),
-    "block": Word("A layer"),
     "causal": Word("A token attends to itself and to the tokens before it alone"),
     "compiled": Word("By torch.compile"),
     "cross-attention": Word("Attention of one set of tokens to the keys and values of another"),
@@ -280,6 +278,12 @@ DOCS = {
     "query, key, value": Word(
         "Three vectors of a token: what it looks for, what it is compared by, what it contributes"
     ),
+    "mean map": Word("A control: the mean of a method's maps of other images"),
+    "untrained": Word("A control: a method's map of the model with shuffled weights"),
+    "adversarial attention": Word(
+        "Attention as far from the model's as can be found, with the same predictions", "Jain and Wallace 2019"
+    ),
+    "digits among digits": Word("Images of one digit that decides the class among fifteen that do not"),
     "moving average": Word("The mean of the weights of many steps, the last ones counting most (EMA)"),
     "nat": Word("A unit of information, like the bit, by the natural logarithm"),
     "position embedding": Word("A vector that is added to each token and tells its place"),

@@ -4,6 +4,7 @@ We tell Pillow which formats to try. By default it tries all that it knows, what
 would run a PostScript file named .jpg.
 """
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -65,7 +66,7 @@ def open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
         ValueError: If it is in another format, or has more pixels than ``max_pixels``; the message says which.
         OSError: If the file cannot be read.
     """
-    if path.exists() and not path.is_file():
+    if not path.is_file() and path.exists():
         raise ValueError("it is no regular file")
     # Pillow's own limit is global, its error names no file, and it prints a warning at half of the limit.
     limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
@@ -84,10 +85,15 @@ def open_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     return file
 
 
+@cache
+def _tried() -> list[str]:
+    """Return the formats that this Pillow reads without an extra."""
+    return [name for name in SUFFIXES if name != "HEIF" and (name != "AVIF" or features.check("avif"))]
+
+
 def _identify(path: Path) -> Image.Image:
-    tried = [name for name in SUFFIXES if name != "HEIF" and (name != "AVIF" or features.check("avif"))]
     try:
-        return Image.open(_source(path), formats=tried)
+        return Image.open(_source(path), formats=_tried())
     except (UnidentifiedImageError, ValueError):
         with path.open("rb") as file:
             start = file.read(12)
