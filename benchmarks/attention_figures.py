@@ -19,6 +19,7 @@ FAMILIES = {
     "no keys": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
+EMPHASISED = ("softmax", "chunked", "window", "linformer", "linear", "topk")  # the others are thin
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]
 
 
@@ -34,7 +35,8 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
             axes.scatter(*zip(*known, strict=True), color=color, s=40, label=family, zorder=2)
     slowest, fastest = (choose(seconds for seconds, _ in points.values()) for choose in (max, min))
     axes.set_xlim(fastest - 0.1 * slowest, 1.1 * slowest)
-    axes.set(xlabel="seconds of training (the same number of steps)", ylabel="test accuracy, %")
+    axes.set(title=f"Accuracy and training time of {result['steps']:,} steps, one run each")
+    axes.set(xlabel="seconds of training", ylabel="test accuracy, %")
     label_points(axes, points)
     axes.legend()
     figure.savefig(path)
@@ -62,7 +64,8 @@ def draw_cost(result: dict[str, Any], path: Path) -> None:
         for family, (color, names) in FAMILIES.items():
             for name, (style, marker) in zip(names, STYLES, strict=False):
                 if points := _points(result, name, what, scale):
-                    look = {"color": color, "ls": style, "marker": marker, "ms": 5}
+                    look = {"color": color, "ls": style, "marker": marker, "ms": 5, "lw": 2}
+                    look |= {} if name in EMPHASISED else {"ms": 2, "lw": 0.8, "alpha": 0.6}
                     axes.plot(*zip(*points, strict=True), label=None if ends.get(family) else family, **look)
                     ends.setdefault(family, {})[name] = (points[-1], color)
         _name_ends(axes, {name: end for of_family in ends.values() for name, end in of_family.items()})

@@ -8,6 +8,7 @@ is measured, and the next call goes on with those that this commit and machine l
 """
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -93,7 +94,7 @@ CLAIMS = {
         claims_figures.draw_quality,
     ),
     "order": Claim(
-        "What follows, and a prefix",
+        "Predicting hidden rows",
         claims_order.SETTINGS,
         claims_order.measure,
         claims_order.rows,
@@ -131,6 +132,10 @@ CLAIMS = {
         claims_norms.table,
     ),
 }
+
+
+COLUMNS = ("claim", "answer", "measured (95 % interval)", "what is measured")
+MEASURED = re.compile(r"((?:\([^)]*\)|[^(:])*): (.*)")  # what is measured, and its numbers
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -209,11 +214,13 @@ def overview() -> str:
     for name, claim in CLAIMS.items():
         cells = measured(name)
         rows = claim.rows(cells)
-        section = {"sentence": f"**[{claim.title}](#{anchor(claim.title)})**{out_of_date(cells.values())}"}
-        for row in [section, *rows] if rows else []:
-            source = f" ({row['source']})" if row is not section else ""
-            answer, numbers = row.get("answer", ""), row.get("measured", "")
-            table.append({"claim": row["sentence"] + source, "answer": answer, "measured (95 % interval)": numbers})
+        if rows:
+            section = f"**[{claim.title}](#{anchor(claim.title)})**{out_of_date(cells.values())}"
+            table.append(dict(zip(COLUMNS, (section, "", "", ""), strict=True)))
+        for row in rows:
+            what, found_in = MEASURED.fullmatch(row["measured"]).groups()
+            said = f"{row['sentence']} ({row['source']})"
+            table.append(dict(zip(COLUMNS, (said, row["answer"], found_in, what), strict=True)))
         found.update(row["answer"] for row in rows)
     counted = f"{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} cannot be told"
     warning = "The intervals are not corrected for their number: about one in twenty misses the true value."
@@ -223,8 +230,8 @@ def overview() -> str:
 def anchor(title: str) -> str:
     """Return the name of a section in a link to it.
 
-    >>> anchor("What follows, and a prefix")
-    'what-follows-and-a-prefix'
+    >>> anchor("Attention, convolution and recurrence")
+    'attention-convolution-and-recurrence'
     """
     return title.lower().replace(",", "").replace(" ", "-")
 

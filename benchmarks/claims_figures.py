@@ -87,6 +87,9 @@ def draw_rivals(cells: dict[str, Any], path: Path) -> None:
             ends.append([high - mean for mean, high in zip(means, highs, strict=True)])
             axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
     axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
+    axes[1].annotate(
+        "softmax", (1, 0), (-4, 3), ("axes fraction", "data"), "offset points", ha="right", color=rivals.COLORS["softmax"]
+    )
     axes[0].set(title="Accuracy: mean (line) and each seed (dots)", ylabel="test accuracy, %")
     axes[1].set(title="Lead over softmax, with its 95 % interval", xlabel="training images", ylabel="points")
     for plot in axes:
@@ -168,7 +171,7 @@ def draw_quality(cells: dict[str, Any], path: Path) -> None:
         axes.plot(list(known), [sum(values) / len(values) for values in known.values()], color=color, label=name)
         asked = claims_quality.ASKED
         without = [100 * value for value in claims_quality.clean(cells, f"{name}, {asked:.0%} left out")]
-        label = f"{name}, these images left out"
+        label = f"{name}, images with wrong labels left out"
         axes.scatter([100 * asked] * len(without), without, s=24, facecolors="none", edgecolors=color, label=label)
     axes.set(title="Test accuracy with wrong training labels")
     axes.set(xlabel="training labels that are wrong, %", ylabel="test accuracy, %")

@@ -248,22 +248,26 @@ def uniform_table(group: Sequence[dict[str, Any]]) -> str:
     return markdown_table(rows, right=["predictions changed, %", "points of accuracy"])
 
 
-def spread(cells: Sequence[dict[str, Any]], part: str, measure: str) -> Scores:
+def spread(cells: Sequence[dict[str, Any]], part: str, measure: str, title: str) -> Scores:
     """Return a measure of all methods with the lowest and the highest of the trainings in place of an interval."""
     found = means(cells, part, measure)
     rows = [
         {"method": method, measure: Interval(statistics.mean(numbers), min(numbers), max(numbers))}
         for method, numbers in found.items()
     ]
-    return Scores(rows, f"mean, lowest and highest of {len(cells)} trainings")
+    return Scores(rows, f"{title}\nMean, lowest and highest of {len(cells)} trainings")
 
 
 def draw(cells: Cells, path: Path) -> None:
     """Draw the plots beside the file of results."""
-    plots = ((RECIPE, "photographs", "drop", "drop"), (PLANTED, "planted", "hits", "hits"))
-    for recipe, part, measure, name in (*plots, (CROWDED, "planted", "hits", "crowd")):
+    plots = (
+        (RECIPE, "photographs", "drop", "drop", "Removal area of each map, photographs of CIFAR-10"),
+        (PLANTED, "planted", "hits", "hits", "Highest patch on the digit, in clutter"),
+        (CROWDED, "planted", "hits", "crowd", "Highest patch on the deciding digit, among fifteen others"),
+    )
+    for recipe, part, measure, name, title in plots:
         if group := of_recipe(cells, recipe):
-            draw_scores(spread(group, part, measure), measure, path.with_name(f"{path.stem}_{name}.png"))
+            draw_scores(spread(group, part, measure, title), measure, path.with_name(f"{path.stem}_{name}.png"))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -42,6 +42,7 @@ def glossary() -> str:
                 place = f" ({title[0].lower()}{title[1:]})" * (name in before)
                 names.setdefault(str(word), []).append(name + place)
         listed |= set(words.items())
-        lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in names.items()]
+        by_name = sorted(names.items(), key=lambda line: line[1][0].casefold())
+        lines = [f"- **{', '.join(alike)}**: {meaning}" for meaning, alike in by_name]
         parts.append("\n".join([f"## {title}", "", *lines]))
     return "\n\n".join(parts)

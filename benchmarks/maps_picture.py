@@ -23,7 +23,7 @@ PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"
 IMAGES = ("horse_0000", "dog_0001", "truck_0000")  # animals and things that a reader recognises at 32 pixels
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
-ACROSS = 7  # of the photograph and its twenty maps
+ACROSS = 5  # panels of a row of all maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
 
@@ -31,8 +31,8 @@ BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0
 def kind_of(method: str) -> str:
     """Return what the map of a method depends on, in words."""
     if method in CONTROLS:
-        return "a control"
-    return "for any class" if method in CLASS_AGNOSTIC else "why this class?"
+        return "control"
+    return "same for every class" if method in CLASS_AGNOSTIC else "why this class?"
 
 
 def enlarged(pixels: Tensor) -> Tensor:
@@ -47,10 +47,10 @@ def scores_of_packaged() -> dict[str, float]:
     return {row["method"]: row["drop"][0] for row in cell["photographs"]}
 
 
-def titled(method: str, scores: dict[str, float]) -> str:
-    """Return a method, its score if it was measured, and what its map depends on."""
+def scored(method: str, scores: dict[str, float]) -> str:
+    """Return a method and its score, if it was measured."""
     score = f" {round(scores[method], 2) + 0.0:.2f}" if method in scores else ""  # no -0.00
-    return f"{method}{score}\n{kind_of(method)}"
+    return f"{method}{score}"
 
 
 @torch.no_grad()
@@ -65,7 +65,7 @@ def draw() -> Picture:
     for method in METHODS:
         with torch.enable_grad():
             maps = explain(model, images, method)
-        columns[titled(method, scores)] = overlay(large, maps)
+        columns[f"{method}\n{kind_of(method)}"] = overlay(large, maps)
     rows = [
         [
             Panel(
@@ -81,7 +81,8 @@ def draw() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same predictions (removal area; uninformative: 0)",
+        title="Three maps of the same three photographs\nMean score over 50 other photographs (removal area; 0 says "
+        f"nothing): {', '.join(scored(method, scores) for method in METHODS)}",
         bar=BAR,
         description="Three photographs, and three maps of each",
     )
@@ -92,14 +93,18 @@ def draw_all() -> Picture:
     model = vit.load("cifar10")
     pixels, images = read_images([ROOT / "notebooks/cifar10/horse_0000.jpg"], model)
     large, scores = enlarged(pixels), scores_of_packaged()
-    panels = [Panel(large[0], "", "photograph", "")]
+    groups: dict[str, list[Panel]] = {}
     for method in METHODS_AND_CONTROLS:
-        panels.append(Panel(overlay(large, explain(model, images, method))[0], "", titled(method, scores), ""))
-    rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
+        shown = overlay(large, explain(model, images, method))[0]
+        groups.setdefault(kind_of(method), []).append(Panel(shown, "", scored(method, scores)))
+    rows = []
+    for kind, panels in groups.items():
+        panels[0] = panels[0]._replace(title=kind)
+        rows += [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
     return draw_panels(
         rows,
         LOOK,
-        title="A horse by all methods (removal area; uninformative: 0, more is better)",
+        title="A horse by all methods (removal area, if measured; 0 says nothing, more is better)",
         bar=BAR,
         description="All maps of one photograph",
     )

@@ -213,47 +213,48 @@ def highlights() -> str:
     (fast,) = (row for row in optimised() if row["dtype"] == "fp32")
     (maps_of_packaged,) = of_recipe(read("explanations"), [*PACKAGED][-1])
     drop = {row["method"]: row["drop"][0] for row in maps_of_packaged["photographs"]}
-    fill = {row["method"]: row["fill"][0] for row in maps_of_packaged["photographs"]}
     control = max(drop.keys() & {*CONTROLS}, key=drop.get)
-    painted = fill["relevance"], fill["rollout"], max(fill[name] for name in fill.keys() & {*CONTROLS})
     speed = read("inference")["fp32 batch 128"]
     ratios = " to ".join(fast[f"beside the best {way}"] for way in WAYS_TO_RUN)
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
-        f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 (JPEG copy) in ten minutes on two CPU cores. "
-        f"In that time, timm's ViT of that size reaches {', '.join(baselines())} ([what else "
+        f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
+        f"minutes on two CPU cores. timm's model of the same size reaches {', '.join(baselines())} ([what else "
         "differs](docs/results.md#accuracy)).",
-        f"**It is fast**: `vit.optimize` makes a model at least {at_least} times as fast as the best of timm, "
-        "torchvision, vit-pytorch and transformers, eager or compiled (two CPU cores, fp32, batches of "
+        f"**It is fast on a CPU**: `vit.optimize` makes a model at least {at_least} times as fast as the best of timm, "
+        "torchvision, vit-pytorch and transformers, eager or compiled (two cores, fp32, batches of "
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
-        "**Its maps are tested** by removing patches in the order of each map: an uninformative map scores 0. On the "
-        f"packaged model, `relevance`, which the commands draw, scores {drop['relevance']:.2f}, `rollout` "
-        f"{drop['rollout']:.2f}, and the best control {drop[control]:.2f} (tokens removed; with pixels painted "
-        f"{', '.join(f'{each:.2f}' for each in painted)}; {maps_of_packaged['images']} images"
-        f"{out_of_date([maps_of_packaged])}). [Other maps](docs/explain.md#which-map-to-take) score higher.",
+        "**Its maps are tested**: patches are removed in the order of a map, and the probability of the class should "
+        f"fall. `relevance`, the default, scores {drop['relevance']:.2f}, the best map that ignores the model "
+        f"{drop[control]:.2f}, `rollout` {drop['rollout']:.2f} (packaged model, {maps_of_packaged['images']} images; 0 "
+        f"says nothing{out_of_date([maps_of_packaged])}). [How this is measured](docs/trust.md), and [which map to "
+        "take](docs/explain.md#which-map-to-take).",
     )
     return "\n".join(f"- {line}" for line in lines)
 
 
 def in_plain_pytorch() -> str:
     """Return the speed of models that are not optimised, over that of the fastest other library, in sentences."""
-    found = {name: [*speedups(group, "ours").values()] for name, group in throughputs().items()}
-    small = [ratio for (size, _), ratios in found.items() if size == SERVED for ratio in ratios]
-    large = [ratio for (size, _), ratios in found.items() if size != SERVED for ratio in ratios]
+    groups = [group for (size, _), group in throughputs().items() if size == SERVED]
+    batches = [ratio for group in groups for ratio in speedups(group, "ours").values()]
+    older = out_of_date(cell for group in groups for cell in group.values())
     return (
-        f"Without `vit.optimize`, training and inference have {span([*small, *plain_inference(SERVED_BATCH)], '.2f')} "
-        f"times the speed of the best library, larger models {span(large, '.2f')}, and [single "
-        f"images](docs/results.md#fast-inference) {span(plain_inference(1), '.2f')}."
+        "Without it, training and inference have [between "
+        f"{span([*batches, *plain_inference(SERVED_BATCH)], '.2f').replace(' to ', ' and ')} "
+        f"times](docs/results.md#speed-beside-other-libraries) the speed of the best library{older}, single images "
+        f"between {span(plain_inference(1), '.2f').replace(' to ', ' and ')} times."
     )
 
 
 def plain_inference(batch: int) -> list[float]:
-    """Return the speed of our eager model over that of the best eager library, by precision, each in its process."""
+    """Return the speed of our eager model over that of the best eager library, in each way, each in its process."""
     cells = [cell for cell in read("inference").values() if cell.get("batch") == batch]
     return [
-        max(row.get("against_best_eager", 0) for who, row in cell["rows"].items() if who.startswith("ours, eager"))
+        row["against_best_eager"]
         for cell in cells
+        for who, row in cell["rows"].items()
+        if who.startswith("ours, eager")
     ]
 
 
@@ -304,7 +305,11 @@ def speed() -> str:
     for (size, mode), group in throughputs().items():
         if found := speedups(group, "ours"):
             rows.append({"model": size, "mode": mode} | {way: shown_ratio(found, way) for way in WAYS})
-    return f"{markdown_table(rows)}\n\n{measured_on([*read('throughput').values()])}"
+    cells = read("throughput")
+    small = [cell for name, cell in cells.items() if name.startswith(SERVED)]
+    large = [cell for name, cell in cells.items() if not name.startswith(SERVED)]
+    note = f"{SERVED}: {measured_on(small)} The others: {measured_on(large)}"
+    return f"{markdown_table(rows)}\n\n{note}"
 
 
 def shown_ratio(found: dict[str, float], way: str) -> str:
@@ -354,24 +359,43 @@ def peers_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def inference() -> str:
     """Return the time of ``vit.optimize`` beside the libraries, and the accuracy of the packaged model."""
-    cells, rows = read("inference"), []
-    for name in ("fp32 batch 128", "bf16 batch 128", "fp32 batch 1", "bf16 batch 1"):
-        for candidate, row in cells[name]["rows"].items():
-            if candidate.startswith("ours"):
-                texts = {"libraries in": name, "our program": candidate.removeprefix("ours, ")}
-                texts |= {"milliseconds": spread(row["milliseconds"], ".1f")}
-                texts |= {f"times the best {way}": f"{row[f'against_best_{way}']:.2f}" for way in WAYS_TO_RUN}
-                texts |= {"times timm in OpenVINO": f"{row['against_best_openvino']:.2f}"}
-                # Ours ran eager in its own process, and the libraries in a shared one: these times are not comparable.
-                is_plain = candidate.startswith("ours, eager")
-                alone = {way: in_one_process(row, name, way) for way in WAYS_TO_RUN} if not is_plain else {}
-                texts |= {
-                    f"times the best {way}, one process": span(found, ".2f") for way, found in alone.items() if found
-                }
-                rows.append(texts)
+    cells, parts = read("inference"), []
+    for batch in (SERVED_BATCH, 1):
+        images = "One image" if batch == 1 else f"{batch} images"
+        rows = [row for base in ("fp32", "bf16") for row in programs(cells[f"{base} batch {batch}"], base)]
+        parts += [f"{images} at a time:", markdown_table(rows, right=[*rows[0]][1:])]
     accuracy = ", ".join(f"{name} {100 * row['accuracy']:.2f} %" for name, row in cells["accuracy"]["rows"].items())
     said = f"The packaged model on {cells['accuracy']['images']:,} test images: {accuracy}."
-    return f"{markdown_table(rows)}\n\n{said} {measured_on([*cells.values()])}"
+    return "\n\n".join([*parts, f"{beside_one_process()} {said} {measured_on([*cells.values()])}"])
+
+
+def programs(cell: dict[str, Any], base: str) -> list[dict[str, str]]:
+    """Return a row for each of our programs in a cell of inference.json."""
+    return [
+        {
+            "program": candidate.removeprefix("ours, ") + f" {base}" * (candidate == "ours, eager"),
+            "milliseconds": spread(row["milliseconds"], ".1f"),
+            **{f"times the best {way}": f"{row[f'against_best_{way}']:.2f}" for way in WAYS_TO_RUN},
+            "times timm in OpenVINO": f"{row['against_best_openvino']:.2f}",
+        }
+        for candidate, row in cell["rows"].items()
+        if candidate.startswith("ours")
+    ]
+
+
+def beside_one_process() -> str:
+    """Return how much faster the programs are than libraries that share a process, as a sentence.
+
+    Our eager model ran in a process of its own: its time is not comparable with those.
+    """
+    found = []
+    for base in ("fp32", "bf16"):
+        name = f"{base} batch {SERVED_BATCH}"
+        for candidate, row in read("inference")[name]["rows"].items():
+            ratios = [span(in_one_process(row, name, way), ".2f") for way in WAYS_TO_RUN if in_one_process(row, name, way)]
+            if candidate.startswith("ours") and not candidate.startswith("ours, eager") and ratios:
+                found.append(f"{candidate.removeprefix('ours, ')} {' and '.join(ratios)}")
+    return f"Beside libraries that share one process, {SERVED_BATCH} images, eager and compiled: {', '.join(found)}."
 
 
 def loading() -> str:
@@ -454,7 +478,8 @@ def table_of_maps(names: Sequence[str]) -> str:
 def maps() -> str:
     """Return the scores of maps where patches are removed from photographs."""
     trained = map_columns()[REMOVED[0]][0]
-    sizes = f"{trained[0]['images']} photographs, {len(trained)} trainings, ± is their standard deviation."
+    sizes = f"{trained[0]['images']} photographs, {len(trained)} trainings, ± is their standard deviation. "
+    sizes += "`attention` is timed first, with checks that later maps share."
     return f"{table_of_maps(REMOVED)}\n\n{sizes} {how_accurate(trained, 'photographs')} {measured_on(trained)}"
 
 
@@ -474,7 +499,7 @@ QUESTIONS = (
     ("Which patches does the prediction rest on? (a pass for each patch)", ("token_drop", "occlusion"), "drop"),
     ("The same, quickly (one backward pass)", ("attnlrp", "relevance"), "drop"),
     ("Are the values right, and not only their order?", ("occlusion", "token_drop"), "SaCo"),
-    ("Where is the only object that matters, among others?", ("value_rollout", "attnlrp"), "hits"),
+    ("Where is the only object that matters, among others?", ("attnlrp", "token_drop", "value_rollout"), "hits"),
     ("Where is the photograph that I ask about?", ("token_drop", "occlusion"), "mosaics"),
     ("Where does information flow?", ("rollout", "value_rollout"), "flow"),
 )
@@ -495,7 +520,8 @@ def questions() -> str:
         found = means(of_recipe(read("explanations"), recipe), part, measure)
         scores = {name: statistics.mean(numbers) for name, numbers in found.items() if numbers}
         control = max((name for name in scores if name in CONTROLS), key=lambda name: scores[name])
-        texts = [f"`{name}`{' (any class)' * (name in CLASS_AGNOSTIC)} {shown(scores[name])}" for name in methods]
+        best_first = sorted(methods, key=lambda name: -scores[name])
+        texts = [f"`{name}`{' (any class)' * (name in CLASS_AGNOSTIC)} {shown(scores[name])}" for name in best_first]
         rows.append({"question": question, "measured by": title, "take": ", ".join(texts)})
         rows[-1] |= {"rollout": shown(scores["rollout"]), "best control": f"`{control}` {shown(scores[control])}"}
     return markdown_table(rows)

@@ -187,7 +187,8 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         axes.minorticks_off()
     for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):
         sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
-        over_devices.plot([*sizes], [size / 1e9 for size in sizes.values()], mark, color=color, label=strategy)
+        heights = [size / 1e9 for size in sizes.values()]
+        over_devices.plot([*sizes], heights, mark, color=color, label=strategy.upper())
     over_devices.set(xscale="log", ylim=0, xlabel="devices, each with 16 images of a ViT-L/16")
     over_devices.set_ylabel("memory of a device, GB")
     over_devices.set_xticks([*sizes], [*map(str, sizes)])

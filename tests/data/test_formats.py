@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, ImageFile, features
 
-from vit.data.formats import FORMAT_OF, why_not_read
+from vit.data.formats import FORMAT_OF, _tried, why_not_read
 from vit.data.image_files import FIRST_FRAME, SUSPICIOUS, decode, decode_and_note
 from vit.data.search import search
 from vit.data.survey import survey
@@ -49,10 +49,12 @@ def test_other_files_are_left_out_with_the_remedy(tmp_path, name, reason):
     assert why_not_read(tmp_path / name) == reason
 
 
-def test_avif_is_left_out_where_pillow_does_not_read_it(tmp_path, monkeypatch):
+def test_avif_is_left_out_where_pillow_does_not_read_it(tmp_path, monkeypatch, request):
     path = tmp_path / "image.avif"
     Image.fromarray(COLOURS).save(path)
     monkeypatch.setattr(features, "check", lambda feature: feature != "avif")
+    request.addfinalizer(_tried.cache_clear)
+    _tried.cache_clear()
     assert why_not_read(path) == "needs a Pillow that reads AVIF: pip install --upgrade pillow"
     with pytest.raises(ValueError, match="it is an AVIF image, which needs a Pillow that reads AVIF"):
         decode(path, None, 3)

@@ -77,7 +77,8 @@ def draw_model(
         )
     attentions = capture_attention(model, image[None])
     with drawable(name_classes(class_names, model.num_classes)) as names:
-        figure = Figure(figsize=(9.2, 6), layout="constrained")
+        figure = Figure(figsize=(9.2, 6.3), layout="constrained")
+        figure.suptitle("How a Vision Transformer classifies an image", fontsize=LETTERS + 3)
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         upper, lower = figure.subfigures(2, 1)
         photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
@@ -96,7 +97,8 @@ def draw_model(
         reader = "the class token attends" if model.config["class_token"] else "patches attend"
         shares = _shares_of_patches(model, last)
         _show(seen, overlay(pixels[None], shares)[0], f"where {reader}\nin the last block, mean of heads")
-        _write_below(seen, f"yellow: {100 * shares.max():.1f} % (equal: {100 / last.shape[-1]:.1f} %)")
+        equal = 100 / last.shape[-1]
+        _write_below(seen, f"brightest patch: {100 * shares.max():.1f} %\n(equal shares: {equal:.1f} %)")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
         save_figure(figure, path, dpi=110)

@@ -1,0 +1,72 @@
+"""Draw docs/images/mechanisms.png: to which patches one patch attends, for each mechanism of attention.
+
+python benchmarks/mechanisms_picture.py
+
+Letters in the einops patterns: y x rows and columns of patches.
+"""
+
+from pathlib import Path
+
+import torch
+from attention_figures import FAMILIES
+from einops import rearrange
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+import vit
+from vit.support.plotting import ORANGE
+
+PICTURE = Path(__file__).parents[1] / "docs/images/mechanisms.png"
+SIDE, QUERY = 8, (3, 4)  # patches of a side; row and column of the patch that attends
+ACROSS = 6
+OPTIONS = {"topk": {"k": 6}, "window": {"window": 4}, "neighborhood": {"kernel": 3}, "sparse": {"block": 4, "stride": 4}}
+
+
+@torch.no_grad()
+def weights_of(name: str) -> Tensor:
+    """Return the attention of one patch to all patches in an untrained layer, (SIDE, SIDE)."""
+    torch.manual_seed(0)
+    model = vit.VisionTransformer(
+        image_size=4 * SIDE,
+        embed_dim=32,
+        depth=1,
+        num_heads=1,
+        class_token=False,
+        pool="mean",
+        attention=name,
+        attention_kwargs=OPTIONS.get(name, {}),
+    ).eval()
+    attn = model.blocks[0].attn
+    weights = attn.weights(3 * torch.randn(1, SIDE**2, 32), grid=(SIDE, SIDE))
+    return rearrange(weights[0, 0, QUERY[0] * SIDE + QUERY[1]], "(y x) -> y x", y=SIDE)
+
+
+def show(axes: Axes, name: str, color: str) -> None:
+    """Show the weights of a mechanism, relative to the largest one, with a frame around the patch that attends."""
+    weights = weights_of(name).abs()
+    axes.imshow(weights / weights.max(), cmap="Greys", vmin=0, vmax=1)
+    row, column = QUERY
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=ORANGE, lw=2))
+    axes.set_title(name, color=color)
+    axes.set(xticks=[], yticks=[])
+
+
+def draw() -> None:
+    """Draw all mechanisms, those of a family together."""
+    shown = [(name, color) for color, names in FAMILIES.values() for name in names]
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    plots = figure.subplots(-(-len(shown) // ACROSS), ACROSS).flat
+    for axes in plots:
+        axes.set_axis_off()
+    for axes, (name, color) in zip(plots, shown, strict=False):
+        axes.set_axis_on()
+        show(axes, name, color)
+    figure.suptitle("Where the framed patch attends in an untrained layer: white 0, black the most")
+    figure.savefig(PICTURE, dpi=120)
+
+
+if __name__ == "__main__":
+    draw()
+    print(PICTURE)
