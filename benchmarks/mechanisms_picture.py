@@ -21,7 +21,12 @@ from vit.support.plotting import ORANGE
 PICTURE = Path(__file__).parents[1] / "docs/images/mechanisms.png"
 SIDE, QUERY = 8, (3, 4)  # patches of a side; row and column of the patch that attends
 ACROSS = 6
-OPTIONS = {"topk": {"k": 6}, "window": {"window": 4}, "neighborhood": {"kernel": 3}, "sparse": {"block": 4, "stride": 4}}
+OPTIONS = {
+    "topk": {"k": 6},
+    "window": {"window": 4},
+    "neighborhood": {"kernel": 3},
+    "sparse": {"block": 4, "stride": 4},
+}
 
 
 @torch.no_grad()

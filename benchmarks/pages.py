@@ -392,7 +392,9 @@ def beside_one_process() -> str:
     for base in ("fp32", "bf16"):
         name = f"{base} batch {SERVED_BATCH}"
         for candidate, row in read("inference")[name]["rows"].items():
-            ratios = [span(in_one_process(row, name, way), ".2f") for way in WAYS_TO_RUN if in_one_process(row, name, way)]
+            ratios = [
+                span(in_one_process(row, name, way), ".2f") for way in WAYS_TO_RUN if in_one_process(row, name, way)
+            ]
             if candidate.startswith("ours") and not candidate.startswith("ours, eager") and ratios:
                 found.append(f"{candidate.removeprefix('ours, ')} {' and '.join(ratios)}")
     return f"Beside libraries that share one process, {SERVED_BATCH} images, eager and compiled: {', '.join(found)}."

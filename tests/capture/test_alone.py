@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, randomised
 from vit.capture import capture_attention, examine
 from vit.capture.alone import heads_first_calls, tolerance
-from vit.capture.attention import check_steady
+from vit.capture.steady import check_steady
 from vit.explain import explain
 
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

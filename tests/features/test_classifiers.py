@@ -69,7 +69,7 @@ def test_a_linear_classifier_that_has_not_converged_says_so(monkeypatch):
     torch.manual_seed(0)
     features, labels = torch.randn(60, 5), torch.arange(60) % 3
     monkeypatch.setattr("vit.features.classifiers.ITERATIONS", 2)
-    with pytest.warns(UserWarning, match="the linear classifier has not converged after 2 iterations: with more, its"):
+    with pytest.warns(UserWarning, match="the linear classifier has not converged after 2 iterations: its accuracy"):
         linear_accuracy(features, labels, features, labels)
 
 

@@ -196,7 +196,7 @@ def test_a_decoder_in_training_mode_writes_nothing(decoder, prompts):
         lambda: sample(training, *prompts, 2, END, Sampling()),
         lambda: beam_search(training, *prompts, 2, END, 2),
     ):
-        with pytest.raises(ValueError, match=r"decoder is in training mode, in which dropout .*: call \.eval\(\) first"):
+        with pytest.raises(ValueError, match=r"is in training mode, in which dropout .*: call \.eval\(\) first"):
             write()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vit.analysis.knockout import Classes, asked_logit
 from vit.attention import MultiHeadAttention
-from vit.capture.attention import check_capturable, check_pixels
+from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.moved import differentiable
 from vit.capture.trace import Boundary
 from vit.model.encoder_block import EncoderBlock

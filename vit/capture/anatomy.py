@@ -9,12 +9,8 @@ from einops import reduce
 from torch import Tensor, nn
 
 from vit.capture.alone import check_alone, check_logits_alone
-from vit.capture.attention import (
-    check_capturable,
-    check_logits_unchanged,
-    check_pixels,
-    projected_attentions,
-)
+from vit.capture.attention import projected_attentions
+from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
 from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_fixes_logits
@@ -27,6 +23,7 @@ from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches_error
 from vit.capture.read_shares import Reading
 from vit.capture.remedy import CHOOSE_OTHERS
+from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Parts, Trace, find_parts, trace_forward
 
 VARIES = 1e-3  # of the largest share: how much two images may differ

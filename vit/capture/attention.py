@@ -1,7 +1,6 @@
 """Captures the attention of any running ViT, and checks that this leaves the logits unchanged."""
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +11,19 @@ from vit.capture.alone import (
     check_logits_alone,
     intercept,
     project_attention,
-    tolerance,
 )
+from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
 from vit.capture.intercept import Edit
 from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
-from vit.capture.moved import differentiable, moved_by_images, two_of
+from vit.capture.moved import differentiable, two_of
 from vit.capture.order import Orders, check_same_orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
-
-LOGIT_TOLERANCE = 1e-4  # of the largest logit; fused kernels differ from the formula by 1e-6
+from vit.capture.steady import check_images_unchanged, check_logits_unchanged
 
 
 class Attentions(list[Tensor]):
@@ -61,7 +59,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     images = differentiable(images)
     given = images.detach().clone()
     attentions = capture_unchecked(model, images)
-    _check_unchanged(model, images, given)
+    check_images_unchanged(model, images, given)
     with torch.no_grad():
         check_logits_unchanged(model, images, attentions.logits, result_of(model(images)))
     calls, dependents, of_first = _layers(model, images[:1])
@@ -217,132 +215,6 @@ def _unseen(model: nn.Module, what: str) -> ValueError:
         f"{type(model).__name__} has attention that cannot be intercepted ({what}): switch it to "
         f"scaled_dot_product_attention if it offers that, or {CHOOSE_OTHERS}"
     )
-
-
-def check_capturable(model: nn.Module) -> None:
-    """Raise a ValueError if a model or its batch norm is in training mode, or it hides its attention or its gradients.
-
-    Compiled and scripted models hide their attention. Weights made in inference mode have no gradient.
-    """
-    for module in model.modules():
-        nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-        if any(isinstance(node.target, torch._ops.OpOverload) for node in nodes):
-            raise ValueError(
-                f"{type(model).__name__} is exported: it calls kernels by name, so its attention cannot be seen: give "
-                "the model it was made from"
-            )
-    if model.training:
-        raise ValueError("the model is in training mode, in which dropout moves its logits: call model.eval() first")
-    for name, module in model.named_modules():
-        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(
-                f"{name!r} of {type(model).__name__} is in training mode: it normalises by the images of the batch, "
-                "and each pass would change its averages: call model.eval() first"
-            )
-        module_in_words = f"{type(module).__name__} {name!r}" if name else f"the model ({type(module).__name__})"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
-                f"{module_in_words} is scripted, so attention in it cannot be seen: give the model it was made from"
-            )
-        if hasattr(module, "_orig_mod"):
-            raise ValueError(f"{module_in_words} is compiled, so attention in it cannot be seen: give its ._orig_mod")
-        if module._compiled_call_impl is not None:
-            raise ValueError(
-                f"{module_in_words} is compiled in place, so attention in it cannot be seen: build the model "
-                "anew and load its weights, or compile a copy"
-            )
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        if tensor.is_inference():
-            raise ValueError(
-                f"{name!r} of {type(model).__name__} was made in torch.inference_mode, so that nothing has a gradient: "
-                "give copy.deepcopy(model), made outside of it"
-            )
-
-
-def check_steady(model: nn.Module, images: Tensor) -> None:
-    """Raise a ValueError if the logits of an image change between passes or beside another image, or are not finite.
-
-    It is also raised if the model writes into the images.
-
-    The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
-    round alike, also in half precision.
-    """
-    check_pixels(images)
-    check_capturable(model)
-    if not len(images):
-        raise ValueError("there are no images: give at least one")
-    pair = two_of(images)
-    given = pair.clone()
-    with torch.no_grad():
-        one, other = (result_of(model(pair)) for _ in range(2))
-    _check_unchanged(model, pair, given)
-    with torch.no_grad():
-        copies = [result_of(model(torch.cat([image, image]))) for image in pair.split(1)]
-    name = type(model).__name__
-    if len(one) != len(pair):
-        raise ValueError(f"{name} returned {len(one)} rows of logits for {len(pair)} images: return one for each image")
-    if not one[0].isfinite().all():
-        raise ValueError(
-            f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
-        )
-    size = _largest(one)
-    if (moved := _largest(one - other)) > tolerance(model, one, LOGIT_TOLERANCE) * size:
-        raise ValueError(
-            f"the logits of {name} differ by {moved:.2g} between two passes of the same images: the model is random "
-            "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
-        )
-    moved = max(_largest(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True))
-    if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
-        raise ValueError(
-            f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
-            "the images of a batch change each other: give a model that treats each image by itself"
-        )
-
-
-def _check_unchanged(model: nn.Module, images: Tensor, given: Tensor) -> None:
-    """Raise a ValueError if a model has written into the images that it was given: its next pass sees others."""
-    if not torch.equal(images, given):
-        raise ValueError(
-            f"{type(model).__name__} writes into the images that it is given, as by images.sub_(mean), so that its "
-            "next pass sees other images: let it compute images - mean"
-        )
-
-
-def _largest(numbers: Tensor) -> float:
-    """Return the largest absolute number; numbers that are NaN or infinite, as of a changed image, do not count."""
-    return numbers.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if numbers.numel() else 0.0
-
-
-def check_pixels(images: Tensor) -> None:
-    """Raise a ValueError if the shape of the images is not (B, C, H, W), or a pixel is NaN or infinite."""
-    if images.ndim != 4:
-        raise ValueError(
-            f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
-        )
-    if not (finite := images.isfinite()).all():
-        raise ValueError(
-            f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "
-            "normalised (a std of 0?)"
-        )
-
-
-def check_logits_unchanged(model: nn.Module, images: Tensor | None, logits: Tensor, plain: Tensor) -> None:
-    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass.
-
-    A logit near 0 may move by more than its own size: with images, what another image moves is allowed to round, too.
-    """
-    if not plain.numel():
-        return
-    share = tolerance(model, plain, LOGIT_TOLERANCE)
-    moved, allowed = (logits.detach() - plain).abs().max().item(), share * plain.abs().max().item()
-    if moved > allowed and images is not None:
-        allowed = max(allowed, share * moved_by_images(model, two_of(images[:1])))
-    if not moved <= allowed:  # written so that NaN also raises
-        raise ValueError(
-            f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
-            "model is random, keeps a state between passes, or its attention is not what it seems, so its maps would "
-            "not be of this model"
-        )
 
 
 def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Size]) -> None:

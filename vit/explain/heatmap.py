@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.capture.attention import check_pixels
+from vit.capture.capturable import check_pixels
 from vit.capture.footprint import cell_edges, even_cells
 from vit.support.checks import check_choice
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import examine
-from vit.capture.attention import check_logits_unchanged
 from vit.capture.logits import logits_of
 from vit.capture.moved import differentiable
+from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS

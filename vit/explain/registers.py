@@ -14,7 +14,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.capture.attention import check_capturable
+from vit.capture.capturable import check_capturable
 from vit.capture.outliers import outliers
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_positive_int

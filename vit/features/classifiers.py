@@ -111,7 +111,7 @@ def linear_accuracy(features: Tensor, labels: Tensor, test_features: Tensor, tes
         classifier.fit(features.double().numpy(), labels.numpy())
     if classifier[-1].n_iter_.max() >= ITERATIONS:
         warnings.warn(
-            f"the linear classifier has not converged after {ITERATIONS} iterations: with more, its accuracy may differ",
+            f"the linear classifier has not converged after {ITERATIONS} iterations: its accuracy may still change",
             stacklevel=2,
         )
     return float(classifier.score(test_features.double().numpy(), test_labels.numpy()))

@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
-from vit.capture.attention import check_logits_unchanged, run_intercepted
+from vit.capture.attention import run_intercepted
+from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Boundary
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS

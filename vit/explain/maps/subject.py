@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from vit.capture.alike import pass_alike
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
-from vit.capture.attention import check_capturable, check_pixels, check_steady
+from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import logits_of, result_of
 from vit.capture.moved import changes, differentiable, two_of
 from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip
+from vit.capture.steady import check_steady
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map

@@ -1,0 +1,84 @@
+"""Checks that a model computes the same for the same image, pass by pass, and that capturing changes nothing."""
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.alone import tolerance
+from vit.capture.capturable import check_capturable, check_pixels
+from vit.capture.logits import result_of
+from vit.capture.moved import moved_by_images, two_of
+
+LOGIT_TOLERANCE = 1e-4  # of the largest logit; fused kernels differ from the formula by 1e-6
+
+
+def check_steady(model: nn.Module, images: Tensor) -> None:
+    """Raise a ValueError if the logits of an image change between passes or beside another image, or are not finite.
+
+    It is also raised if the model writes into the images.
+
+    The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
+    round alike, also in half precision.
+    """
+    check_pixels(images)
+    check_capturable(model)
+    if not len(images):
+        raise ValueError("there are no images: give at least one")
+    pair = two_of(images)
+    given = pair.clone()
+    with torch.no_grad():
+        one, other = (result_of(model(pair)) for _ in range(2))
+    check_images_unchanged(model, pair, given)
+    with torch.no_grad():
+        copies = [result_of(model(torch.cat([image, image]))) for image in pair.split(1)]
+    name = type(model).__name__
+    if len(one) != len(pair):
+        raise ValueError(f"{name} returned {len(one)} rows of logits for {len(pair)} images: return one for each image")
+    if not one[0].isfinite().all():
+        raise ValueError(
+            f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
+        )
+    size = _largest(one)
+    if (moved := _largest(one - other)) > tolerance(model, one, LOGIT_TOLERANCE) * size:
+        raise ValueError(
+            f"the logits of {name} differ by {moved:.2g} between two passes of the same images: the model is random "
+            "(dropout that ignores model.eval(), a layer left in training mode) or keeps a state between passes"
+        )
+    moved = max(_largest(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True))
+    if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
+        raise ValueError(
+            f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
+            "the images of a batch change each other: give a model that treats each image by itself"
+        )
+
+
+def check_images_unchanged(model: nn.Module, images: Tensor, given: Tensor) -> None:
+    """Raise a ValueError if a model has written into the images that it was given: its next pass sees others."""
+    if not torch.equal(images, given):
+        raise ValueError(
+            f"{type(model).__name__} writes into the images that it is given, as by images.sub_(mean), so that its "
+            "next pass sees other images: let it compute images - mean"
+        )
+
+
+def _largest(numbers: Tensor) -> float:
+    """Return the largest absolute number; numbers that are NaN or infinite, as of a changed image, do not count."""
+    return numbers.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if numbers.numel() else 0.0
+
+
+def check_logits_unchanged(model: nn.Module, images: Tensor | None, logits: Tensor, plain: Tensor) -> None:
+    """Raise a ValueError if the logits of the intercepted pass differ from those of the plain pass.
+
+    A logit near 0 may move by more than its own size: with images, what another image moves is allowed to round, too.
+    """
+    if not plain.numel():
+        return
+    share = tolerance(model, plain, LOGIT_TOLERANCE)
+    moved, allowed = (logits.detach() - plain).abs().max().item(), share * plain.abs().max().item()
+    if moved > allowed and images is not None:
+        allowed = max(allowed, share * moved_by_images(model, two_of(images[:1])))
+    if not moved <= allowed:  # written so that NaN also raises
+        raise ValueError(
+            f"the logits moved by {moved:.2g} (more than {allowed:.2g}) when attention was computed explicitly: the "
+            "model is random, keeps a state between passes, or its attention is not what it seems, so its maps would "
+            "not be of this model"
+        )
