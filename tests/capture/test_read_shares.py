@@ -172,3 +172,37 @@ def test_a_head_of_zeros_reads_the_first_token_as_said():
     model = ours(num_classes=3)().eval()
     nn.init.zeros_(model.head.weight)
     assert examine(model, torch.randn(2, 3, 6, 10)).readout.tolist() == [1.0] + [0.0] * 15
+
+
+class FunctionalEnd(nn.Module):
+    """A Vision Transformer whose final norm and mean are functions: no module holds its last tokens."""
+
+    def __init__(self, arrange):
+        super().__init__()
+        self.body = randomised(ours(class_token=False, pool="mean")()).double().eval()
+        self.arrange = arrange
+
+    def forward(self, images):
+        tokens = self.body.embed(images)
+        for block in self.body.blocks[:-1]:
+            tokens = block(tokens)
+        last = self.body.blocks[-1]
+        tokens = tokens + last.attn(last.norm1(tokens))
+        width = tokens.shape[-1:]
+        tokens = nn.functional.layer_norm(tokens, width)
+        return (self.arrange(tokens) if self.arrange else tokens.mean(dim=1)) @ self.body.head.weight.mT
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        None,
+        lambda tokens: tokens.transpose(0, 1).contiguous().mean(dim=0),  # tokens before images
+        lambda tokens: tokens.mT.unflatten(2, (3, 5)).contiguous().mean(dim=(2, 3)),  # rows and columns
+    ],
+)
+def test_tokens_that_only_a_function_returns_are_read_by_their_jacobian(arrange):
+    model = FunctionalEnd(arrange).eval()
+    assert_close(examine(model, IMAGES).readout, torch.full((15,), 1 / 15, dtype=torch.float64), **EXACT)
+    expected = rolled_and_read(model, IMAGES, torch.full((3, 15), 1 / 15, dtype=torch.float64))
+    assert_close(explain(model, IMAGES).flatten(1), expected, **EXACT)

@@ -13,7 +13,7 @@ from vit.capture.attention import projected_attentions
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import check_in_a_row
 from vit.capture.footprint import find_cells
-from vit.capture.last_tokens import last_place, pooled_row_fixes_logits, result_fixes_logits
+from vit.capture.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.logits import result_of
 from vit.capture.maximum import takes_maximum
 from vit.capture.mixing import check_unmixed
@@ -103,8 +103,8 @@ class Anatomy:
         """Raise a ValueError if the logits read more than the last tokens: no row of attention would cover it all."""
         if self.reads_more:
             raise ValueError(
-                f"the logits of {self.model} read more than its last tokens (they move with the image while these are "
-                "held), such as tokens of an earlier layer or pixels, so no row of its attention leads to all of it: "
+                f"the logits of {self.model} read more than its last tokens, such as tokens of an earlier layer or "
+                "pixels, or its last layer mixes tokens beside its attention, so no row of this leads to all of it: "
                 "choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
                 "capture_attention"
             )
@@ -193,6 +193,18 @@ def _layout(
     return found
 
 
+def _check_same_cells(
+    model: nn.Module, image: Tensor, call: int, num_tokens: int, layout: Layout, cells: Tensor
+) -> None:
+    """Raise a ValueError if the patches of another image have other pixels, as if a model crops images by content."""
+    other = find_patches(model, image, call, num_tokens)
+    if other is not None and (other != layout or not torch.equal(find_cells(model, image, call, other), cells)):
+        raise ValueError(
+            f"{type(model).__name__} takes its patches from other pixels of each image, as if it crops or turns images "
+            f"by what they show, so no map fits all: do that before the model, or {CHOOSE_OTHERS}"
+        )
+
+
 class _Readout(NamedTuple):
     """What ``Anatomy`` says of the tokens that the logits read."""
 
@@ -217,16 +229,18 @@ def _find_reading(
         start: What ``check_unmixed`` returned.
     """
     image, pooled = pair[:1], bool(trace.pooling)
-    last, place = trace.attentions[-1].call, None
+    last, place, result = trace.attentions[-1].call, None, None
     if pooled:
         reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
     else:
         place = last_place(model, pair, trace, calls, num_tokens, start)
-        reads_more = not (place or result_fixes_logits(model, pair, calls, last, num_tokens, start))
+        result = None if place else last_result(model, pair, calls, last, num_tokens, start)
+        reads_more = place is None and result is None
     watched = (place.seen,) if place else ()
     orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
     check_same_orders(model, orders, of_other)
-    reading = Reading(place, last, orders.pop(AFTER_LAYERS, None) if place else orders.get(last))
+    order = orders.pop(AFTER_LAYERS, None) if place else orders.get(last)
+    reading = Reading(place, last, order, result, num_tokens)
     shares = reading.shares(model, pair)
     read = shares > 0
     chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
@@ -269,6 +283,8 @@ def examine(
     num_tokens = trace.attentions[0].shape[-1]
     start, _ = (check_unmixed(model, each, calls, num_tokens) for each in pair.split(1))
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
+    cells = find_cells(model, image, calls[0], layout)
+    _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)
     readout = _find_reading(model, pair, trace, calls, num_tokens, start)
     return Anatomy(
         grid=layout.grid,
@@ -279,7 +295,7 @@ def examine(
         depth=len(trace.attentions),
         pooled=bool(trace.pooling),
         parts=find_parts(trace, num_tokens),
-        cells=find_cells(model, image, calls[0], layout),
+        cells=cells,
         orders=readout.orders,
         reading=readout.reading,
         fixed_readout=readout.fixed_readout,

@@ -19,7 +19,7 @@ from vit.capture.intercept import Edit
 from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
-from vit.capture.moved import differentiable, two_of
+from vit.capture.moved import differentiable
 from vit.capture.order import Orders, check_same_orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
@@ -76,7 +76,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     check_unmixed(model, images[:1], calls, num_tokens)
     orders = token_orders(model, images[:1], calls, num_tokens)
     if len(images) > 1:
-        other = two_of(images)[1:]
+        other = images[-1:]
         check_unmixed(model, other, calls, num_tokens)
         check_same_orders(model, orders, token_orders(model, other, calls, num_tokens))
     attentions[:] = [attentions[call] for call in calls]

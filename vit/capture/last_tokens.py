@@ -80,15 +80,16 @@ def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float |
 
 
 @torch.no_grad()
-def result_fixes_logits(
+def last_result(
     model: nn.Module, pair: Tensor, calls: Sequence[int], last: int, num_tokens: int, start: int
-) -> bool:
-    """Return whether the result of some function after attention call ``last`` is the last tokens.
+) -> int | None:
+    """Return the number of the latest result of a function after attention call ``last`` that holds the last tokens.
 
     This is for models in which no module has them, such as one whose forward method adds up everything itself.
+    ``ResultsAfter`` numbers the results. A single token has the number 0, which is no result.
     """
     if num_tokens < 2:
-        return True
+        return 0
     three = _and_first(pair)
     seen: dict[int, Tensor] = {}
 
@@ -105,12 +106,14 @@ def result_fixes_logits(
         same = repeat(images[0], "... -> k ...", k=len(three))
         return same if len(result) == len(three) else rearrange(same, "k n ... -> n k ...")
 
-    looking = _ResultsAfter(last, look)
+    looking = ResultsAfter(last, look)
     change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
-    unmixed = (number for number, copies in seen.items() if is_unmixed(copies))
-    fixing = (_ResultsAfter(last, partial(of_first, number)) for number in unmixed)
     usual = moved_by_images(model, pair)
-    return any(_are_equal(_logits_within(model, three, results), usual) for results in fixing)
+
+    def is_last(number: int) -> bool:
+        return _are_equal(logits_within(model, three, ResultsAfter(last, partial(of_first, number))), usual)
+
+    return next((number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]) and is_last(number)), None)
 
 
 @torch.no_grad()
@@ -129,7 +132,7 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
     return _are_equal(logits, moved_by_images(model, pair))
 
 
-class _ResultsAfter(TorchFunctionMode):
+class ResultsAfter(TorchFunctionMode):
     """Numbers the results with three or more axes of functions after an attention call, and passes them to ``change``.
 
     It is entered after the interception, so that it sees what the model calls and not what the interception does.
@@ -163,7 +166,9 @@ def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
     seen[number] = tokens.detach().clone()  # a model may change them in place
 
 
-def _logits_within(model: nn.Module, images: Tensor, results: _ResultsAfter) -> Tensor:
+def logits_within(model: nn.Module, images: Tensor, results: ResultsAfter) -> Tensor:
+    """Return the logits of images (B, C, H, W), computed within ``results``."""
+
     def unchanged(call: int, attn: Tensor) -> Tensor:
         results.reached(call)
         return attn

@@ -292,7 +292,8 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
     """Within the context, keep the paths of the running modules, and look at what each returns."""
 
     def leave(_: nn.Module, args: Any, output: Any) -> None:
-        look(output[0] if isinstance(output, tuple) and output else output)
+        with torch._C.DisableTorchFunction():  # the look is no result of the model, and is not counted as one
+            look(output[0] if isinstance(output, tuple) and output else output)
         active.pop()
 
     with ExitStack() as hooks:

@@ -5,7 +5,7 @@ A head may read the class token, the mean of some tokens, both, or a weighted me
 Letters in the einops patterns: b batch, k logits, n tokens, h heads, m keys, d channels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention import run_intercepted
 from vit.capture.graph import FollowValues
+from vit.capture.last_tokens import ResultsAfter, logits_within
 from vit.capture.logits import result_of
 from vit.capture.moved import moved_by_images, two_of
 from vit.capture.trace import Boundary
@@ -37,13 +38,17 @@ class Reading:
 
     Attributes:
         place: The last place where everything that the logits read passes as tokens, or None if there is no such place.
-        call: The last attention of all tokens. Its rows stand for the tokens if there is no place.
+        call: The last attention of all tokens. Its rows stand for the tokens if there is neither place nor result.
         order: The places of the tokens in the order of the first layer, (N,), or None if they are in order.
+        result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
+        num_tokens: Number N of tokens.
     """
 
     place: Boundary | None
     call: int
     order: Tensor | None = None
+    result: int | None = None
+    num_tokens: int = 0
 
     @torch.inference_mode(False)
     def shares(self, model: nn.Module, images: Tensor, contrast: Tensor | None = None) -> Tensor:
@@ -75,7 +80,27 @@ class Reading:
     def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
         if self.place:
             return _norms_at(self.place, model, images, contrast)
-        return _norms_of_rows(self.call, model, images, contrast)
+        found = self._norms_of_result(model, images, contrast) if self.result else None
+        return _norms_of_rows(self.call, model, images, contrast) if found is None else found
+
+    def _norms_of_result(self, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor | None:
+        """Return the norm of the Jacobian with respect to the result of a function, or None if no axis counts tokens.
+
+        Rows and columns of patches may have an axis each, as in a convolution behind the last layer.
+        """
+        kept: list[Tensor] = []
+
+        def start_graph(number: int, result: Tensor) -> Tensor:
+            if number != self.result or kept:
+                return result
+            torch.set_grad_enabled(True)
+            kept.append(result.detach().requires_grad_())
+            return kept[0]
+
+        with torch.no_grad(), FollowValues():
+            logits = logits_within(model, images, ResultsAfter(self.call, start_graph))
+            pattern = _pattern_of_tokens(kept[0].shape, len(images), self.num_tokens)
+            return pattern and _root_of_squares(model, logits, kept[0], pattern, contrast)
 
 
 class _Unsquashed(TorchFunctionMode):
@@ -109,6 +134,28 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tenso
         return norms(FollowValues())
     except RuntimeError:  # a model that changes a view in place does not allow a graph to begin within no_grad
         return norms(nullcontext())
+
+
+def _pattern_of_tokens(shape: Sequence[int], images: int, tokens: int) -> str | None:
+    """Return the pattern that leaves the axes of images and of tokens, or None if it is not clear which these are.
+
+    >>> _pattern_of_tokens((2, 17, 8), 2, 17), _pattern_of_tokens((17, 2, 8), 2, 17)
+    ('b n a2 -> b n', 'n b a2 -> b n')
+    >>> _pattern_of_tokens((2, 8, 4, 3), 2, 12), _pattern_of_tokens((2, 8, 17, 17), 2, 17)
+    ('b a1 n m -> b (n m)', None)
+    """
+    batch = next((axis for axis in (0, 1) if shape[axis] == images), None)
+    names = [f"a{axis}" for axis in range(len(shape))]
+    counting = [axis for axis, size in enumerate(shape) if size == tokens and axis != batch]
+    if len(shape) == 3 and len(counting) > 1:  # there are as many channels, which come last
+        counting = counting[:1]
+    pairs = [(i, i + 1) for i in range(1, len(shape) - 1) if i != batch and shape[i] * shape[i + 1] == tokens]
+    if batch is None or len(counting) > 1 or (not counting and len(pairs) != 1):
+        return None
+    names[batch] = "b"
+    for axis, name in zip(counting or pairs[0], "nm", strict=False):
+        names[axis] = name
+    return f"{' '.join(names)} -> b {'n' if counting else '(n m)'}"
 
 
 def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:

@@ -172,9 +172,19 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
         for event in before
         if event.boundary.side == "output"
         and event.shape == layer.shape
-        and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
+        and not isinstance(event.boundary.module, nn.Identity | nn.modules.dropout._DropoutNd)
+        and not _projects(event.boundary.module)
     )
     return next(norms, layer)
+
+
+def _projects(module: nn.Module) -> bool:
+    """Return whether a module is a projection of tokens: it has a matrix, itself or in a part, as an adapter has.
+
+    >>> _projects(nn.Linear(4, 4)), _projects(nn.LayerNorm(4)), _projects(nn.BatchNorm1d(4))
+    (True, False, False)
+    """
+    return any(parameter.ndim > 1 and min(parameter.shape) > 1 for parameter in module.parameters())
 
 
 def _layer_names(trace: Trace) -> list[str]:
