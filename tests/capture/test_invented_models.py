@@ -473,7 +473,6 @@ READ = {
         lambda model: dict(enumerate(torch.linspace(-1, 1, 16).double().softmax(dim=0).tolist())),
     ),
     "values for all heads": (lambda: invented(Layer(shared_values), Layer()), cls),
-    "weights applied twice": (lambda: invented(Layer(), Layer(squared)), cls),
     "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
     "logits of the layer before": (lambda: invented(run=keep_logits), cls),
     "values of the first layer in all": (lambda: invented(run=first_values), cls),
@@ -520,6 +519,69 @@ def test_maps_are_those_of_the_weights_that_the_model_notes(name):
     first = len(shares) - PATCHES
     row = torch.einsum("n,bnm->bm", shares, rolled(expected))[:, first:].unflatten(1, (3, 5))
     assert_close(explain(model, IMAGES, "rollout"), row, **EXACT)
+
+
+# No skip connection beside each attention, which rollout adds. The weights are right.
+
+
+def around_two(model, images):
+    """One skip connection around two attentions."""
+    tokens = model.embed(images)
+    for first, second in zip(model.layers[::2], model.layers[1::2], strict=True):
+        tokens = tokens + second.attend(second.norm1(first.attend(first.norm1(tokens))))
+    return model.read(tokens)
+
+
+def anew(model, images):
+    """The class token gets no skip connection in the second layer."""
+
+    def step(number, layer, tokens):
+        made = layer(tokens)
+        return torch.cat([made[:, :1] - tokens[:, :1], made[:, 1:]], dim=1) if number == 1 else made
+
+    return model.read(model.through(model.embed(images), step))
+
+
+def leapfrog(model, images):
+    """Each layer adds to the tokens of the layer before the last."""
+    before, tokens = model.embed(images), model.more(model.embed(images))
+    for layer in model.layers:
+        before, tokens = tokens, before + layer.attend(layer.norm1(tokens))
+    return model.read(tokens)
+
+
+WITHOUT_SKIP = {
+    "weights applied twice": (lambda: invented(Layer(), Layer(squared)), 1),
+    "one skip around two": (lambda: invented(*(Layer() for _ in range(4)), run=around_two), 0),
+    "no skip of the class token": (lambda: invented(Attends(), Attends(), Attends(), run=anew), 1),
+    "to the layer before the last": (lambda: invented(run=leapfrog), 1),
+    "none at all": (lambda: invented(Alone(), Alone()), 0),
+}
+
+
+class Attends(Layer):
+    """A layer without an MLP."""
+
+    def forward(self, tokens):
+        return tokens + self.attend(self.norm1(tokens))
+
+
+class Alone(Layer):
+    """A layer of attention alone."""
+
+    def forward(self, tokens):
+        return self.attend(tokens)
+
+
+@pytest.mark.parametrize("name", WITHOUT_SKIP)
+def test_rollout_is_refused_where_tokens_do_not_pass_each_attention_by(name):
+    make, layer = WITHOUT_SKIP[name]
+    model = make()
+    expected = noted_by(model, IMAGES)
+    assert_close([attn.detach() for attn in capture_attention(model, IMAGES)], expected, **EXACT)
+    for method in ("rollout", "gradient_rollout", "relevance"):
+        with pytest.raises(ValueError, match=f"layer {layer} of Invented has no skip connection beside its attention"):
+            explain(model, IMAGES, method)
 
 
 # Models that are refused.

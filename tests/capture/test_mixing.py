@@ -253,7 +253,7 @@ def test_the_experiments_are_few_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
-    # Three axes, attention and plain pass of both images, layers, one image alone, places; then for each of two images,
-    # mixing and codes of the tokens.
-    assert batches == [2, 2, 2, 1, 1, 5, *([5, 6] * 2)]
+    # Three axes, attention and two plain passes of both images, layers, one image alone, places; then for each of two,
+    # mixing by three pairs of halves, and codes of the tokens.
+    assert batches == [2, 2, 2, 2, 1, 1, 5, *([5, 5, 5, 6] * 2)]
     assert (1 + 2 * STRIPS, COPIES) == (5, 5)

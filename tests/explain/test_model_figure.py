@@ -66,7 +66,7 @@ def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
     model, image, panels = drawn()
     attn = capture_attention(model, image[None])[-1][0].mean(dim=0)[0, 1:].reshape(1, 2, 6)
     assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
-    below = f"yellow: {100 * attn.max():.1f} % (equal: {100 / 13:.1f} %)"
+    below = f"brightest patch: {100 * attn.max():.1f} %\n(equal shares: {100 / 13:.1f} %)"
     assert below in [text.get_text() for text in panels[5].texts]
 
 

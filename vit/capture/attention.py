@@ -23,7 +23,7 @@ from vit.capture.moved import differentiable
 from vit.capture.order import Orders, check_same_orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.steady import check_images_unchanged, check_logits_unchanged
+from vit.capture.steady import check_images_unchanged, check_logits_unchanged, repeated
 
 
 class Attentions(list[Tensor]):
@@ -60,8 +60,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     given = images.detach().clone()
     attentions = capture_unchecked(model, images)
     check_images_unchanged(model, images, given)
-    with torch.no_grad():
-        check_logits_unchanged(model, images, attentions.logits, result_of(model(images)))
+    check_logits_unchanged(model, images, attentions.logits, repeated(model, images))
     calls, dependents, of_first = _layers(model, images[:1])
     check_count(model, len(attentions), len(images), len(dependents.reached))
     check_in_a_row(model, calls, dependents)

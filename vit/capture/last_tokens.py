@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.alone import intercept
 from vit.capture.logits import result_of
-from vit.capture.mixing import COPIES, change_halves, is_unmixed
+from vit.capture.mixing import change_halves, is_unmixed, num_copies
 from vit.capture.moved import changes, moved_by_images, rounding
 from vit.capture.trace import Boundary, Trace
 
@@ -94,7 +94,7 @@ def last_result(
     seen: dict[int, Tensor] = {}
 
     def look(number: int, result: Tensor) -> Tensor:
-        copies = by_image(result, COPIES)
+        copies = by_image(result, num_copies(num_tokens))
         if copies is not None and len(seen) < MOST_RESULTS:
             _keep(seen, number, copies)
         return result

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.last_tokens import by_image
-from vit.capture.mixing import COPIES, change_halves, is_mixed, is_unmixed
+from vit.capture.mixing import change_halves, is_mixed, is_unmixed, num_copies
 
 MAXIMA = (
     *(torch.max, Tensor.max, torch.amax, Tensor.amax, torch.maximum, Tensor.maximum, torch.fmax, Tensor.fmax),
@@ -35,7 +35,7 @@ def takes_maximum(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
     """
     if num_tokens < 2:
         return False
-    watch = _WatchMaximum(calls[-1])
+    watch = _WatchMaximum(calls[-1], num_copies(num_tokens))
     change_halves(model, image, calls, num_tokens, start, watch, watch.reached)
     return watch.seen
 
@@ -43,9 +43,9 @@ def takes_maximum(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
 class _WatchMaximum(TorchFunctionMode):
     """A context that sets ``seen`` to True at a maximum over tokens after an attention call."""
 
-    def __init__(self, call: int) -> None:
+    def __init__(self, call: int, copies: int) -> None:
         super().__init__()
-        self.call, self.is_after, self.seen = call, False, False
+        self.call, self.copies, self.is_after, self.seen = call, copies, False, False
 
     def reached(self, call: int) -> None:
         """Look from this attention call on."""
@@ -58,8 +58,8 @@ class _WatchMaximum(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if self.is_after and func in MAXIMA:
             taken = [x for x in (*args[:2], *(kwargs or {}).values()) if isinstance(x, Tensor) and x.ndim > 1]
-            before = [by_image(x, COPIES) for x in taken]
-            after = by_image(result if isinstance(result, Tensor) else result[0], COPIES)
+            before = [by_image(x, self.copies) for x in taken]
+            after = by_image(result if isinstance(result, Tensor) else result[0], self.copies)
             if before and after is not None and all(x is not None for x in before):
                 self.seen |= is_unmixed(torch.cat([x.flatten(1) for x in before], dim=1)) and is_mixed(after)
         return result

@@ -2,7 +2,8 @@
 
 All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
 the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
-not intercepted, a convolution or an MLP over tokens all show.
+not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in three ways, so that no two of a
+few tokens before the patches, and no two neighbours, are always in one half.
 
 Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d
 channels of a head, c image channels or all other axes, y x rows and columns of pixels.
@@ -25,7 +26,7 @@ from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS
 
 # Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
-COPIES = 5
+COPIES = 5  # 6 of an image of 5 tokens, as an axis of 5 could count either
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
@@ -56,19 +57,32 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
     start = 0
     if num_tokens < 2:
         return start
-    copies = repeat(image, "1 c y x -> k c y x", k=COPIES)
-    for attempt in range(MOST_STARTS):
-        try:
-            _Experiment(model, copies, calls, num_tokens, start).run()
-        except _MixedError as mixed:
-            if not mixed.is_embedding or attempt == MOST_STARTS - 1:
-                raise ValueError(
-                    _reason(model, _named(mixed, model, copies, calls, num_tokens, start), calls)
-                ) from None
-            start = mixed.place.number + 1
-        else:
-            break
+    copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
+    for half in _HALVES:
+        for attempt in range(MOST_STARTS):
+            try:
+                _Experiment(model, copies, calls, num_tokens, start, half=half).run()
+            except _MixedError as mixed:
+                if not mixed.is_embedding or attempt == MOST_STARTS - 1:
+                    named = _named(mixed, model, copies, calls, num_tokens, start, half)
+                    raise ValueError(_reason(model, named, calls)) from None
+                start = mixed.place.number + 1
+            else:
+                break
     return start
+
+
+def num_copies(num_tokens: int) -> int:
+    """Return how many copies of an image of ``num_tokens`` tokens an experiment passes."""
+    return COPIES + (num_tokens == COPIES)
+
+
+# Each returns which of N tokens are in one half, (N,).
+_HALVES: tuple[Callable[[int], Tensor], ...] = (
+    lambda count: torch.randperm(count, generator=torch.Generator().manual_seed(0)) < count // 2,
+    lambda count: torch.arange(count) % 2 == 0,
+    lambda count: torch.arange(count) // 2 % 2 == 0,
+)
 
 
 @torch.no_grad()
@@ -92,9 +106,8 @@ def change_halves(
         around: The context of the pass.
         reached: Called with the number of each attention call.
     """
-    _Experiment(model, repeat(image, "1 c y x -> k c y x", k=COPIES), calls, num_tokens, start, reached=reached).run(
-        around
-    )
+    copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
+    _Experiment(model, copies, calls, num_tokens, start, reached=reached).run(around)
 
 
 def is_unmixed(copies: Tensor) -> bool:
@@ -109,10 +122,18 @@ def is_mixed(copies: Tensor) -> bool:
     return bool((one & other).any())
 
 
-def _named(mixed: "_MixedError", model: nn.Module, copies: Tensor, calls: Sequence[int], *entry: int) -> "_MixedError":
+def _named(
+    mixed: "_MixedError",
+    model: nn.Module,
+    copies: Tensor,
+    calls: Sequence[int],
+    num_tokens: int,
+    start: int,
+    half: Callable[[int], Tensor],
+) -> "_MixedError":
     """Return where tokens are mixed, after another look at all results."""
     try:
-        _Experiment(model, copies, calls, *entry, looks_at_all=True).run()
+        _Experiment(model, copies, calls, num_tokens, start, looks_at_all=True, half=half).run()
     except _MixedError as found:
         return found
     return mixed
@@ -137,16 +158,17 @@ class _MixedError(Exception):
 
 
 class _Experiment(TorchFunctionMode):
-    """One pass of ``COPIES`` copies of an image, with captured attention replaced by the identity.
+    """One pass of copies of an image, with captured attention replaced by the identity.
 
     Args:
         model: A ViT in eval mode.
-        copies: The image, ``COPIES`` times, (K, C, H, W).
+        copies: The image, ``num_copies`` times, (K, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
         start: How many results of functions pass before one may be changed as tokens.
         looks_at_all: Whether to look at the results between the layers too, which takes time.
         reached: Called with the number of each attention call.
+        half: Returns which of N tokens are in one half, (N,).
     """
 
     def __init__(
@@ -158,13 +180,14 @@ class _Experiment(TorchFunctionMode):
         start: int,
         looks_at_all: bool = False,
         reached: Callable[[int], None] = lambda _: None,
+        half: Callable[[int], Tensor] = _HALVES[0],
     ) -> None:
         super().__init__()
         self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
         heads_first = heads_first_calls(model, copies)
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
         self.generator = torch.Generator().manual_seed(0)
-        self.half = torch.randperm(num_tokens, generator=self.generator) < num_tokens // 2
+        self.half = half(num_tokens)
         self.active = [""]  # paths of the modules that run, innermost last
         self.num_results = 0
         self.is_changed = False
@@ -172,7 +195,7 @@ class _Experiment(TorchFunctionMode):
         self.first: _Place | None = None  # where tokens were mixed first since then
         self.is_pooled = False  # tokens are gone after an attention of fewer queries
         self.heads_first = bool(heads_first)
-        self.intercepted = InterceptAttention(model, self.identity, COPIES, heads_first)
+        self.intercepted = InterceptAttention(model, self.identity, len(copies), heads_first)
 
     def run(self, around: AbstractContextManager[Any] | None = None) -> None:
         """Pass the copies."""
@@ -203,7 +226,7 @@ class _Experiment(TorchFunctionMode):
         """Return whether a result is new tokens (K, N, D)."""
         if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
             return False
-        if tuple(result.shape[:2]) != (COPIES, self.num_tokens) or any(result is argument for argument in args):
+        if tuple(result.shape[:2]) != (len(self.copies), self.num_tokens) or any(each is result for each in args):
             return False
         return result.shape[2] != self.num_tokens or func in CHANNELS_LAST
 
@@ -215,7 +238,8 @@ class _Experiment(TorchFunctionMode):
     def halves(self, like: Tensor) -> Tensor:
         """Return which tokens of each copy are changed, (K, N) of zeros and ones."""
         nothing = torch.zeros_like(self.half)
-        return torch.stack([nothing, self.half, ~self.half, ~nothing, nothing]).to(like)
+        unchanged = [nothing] * (len(self.copies) - 4)
+        return torch.stack([nothing, self.half, ~self.half, ~nothing, *unchanged]).to(like)
 
     def identity(self, call: int, attn: Tensor) -> Tensor:
         """Return the identity in place of an attention, after a look at the tokens that enter it."""
@@ -260,7 +284,9 @@ class _Experiment(TorchFunctionMode):
         """Record the first result since the last layer in which a token depends on both halves."""
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
         tokens = (
-            None if self.first or self.is_pooled or is_between else _by_token(result, self.num_tokens, self.heads_first)
+            None
+            if self.first or self.is_pooled or is_between
+            else _by_token(result, len(self.copies), self.num_tokens, self.heads_first)
         )
         if tokens is None:
             return
@@ -268,7 +294,7 @@ class _Experiment(TorchFunctionMode):
         one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > allowed
         if not (one & other).any():
             return
-        plain, first, second, both, _ = tokens[:, one & other]
+        plain, first, second, both = tokens[:4, one & other]
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = _Place(self.active[-1], self.num_results, is_linear)
@@ -303,27 +329,25 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
         yield
 
 
-def _by_token(result: Any, num_tokens: int, heads_first: bool) -> Tensor | None:
+def _by_token(result: Any, copies: int, num_tokens: int, heads_first: bool) -> Tensor | None:
     """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
 
-    There may be as many tokens as copies, or as channels: then (K, N, D) is taken for copies and tokens.
+    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens.
     """
     if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size == num_tokens]
-    if result.ndim == 3 and result.shape[:2] == (COPIES, num_tokens):
+    if result.ndim == 3 and result.shape[:2] == (copies, num_tokens):
         axes = [1]
-    elif num_tokens == COPIES == result.shape[0]:
-        axes = axes[1:]
-    if len(axes) != 1 or result.numel() == COPIES * num_tokens:
+    if len(axes) != 1 or result.numel() == copies * num_tokens:
         return None
-    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % COPIES == 0), None)
+    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % copies == 0), None)
     if batch is None:
         return None
     names = [f"a{axis}" for axis in range(result.ndim)]
     names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
     others = " ".join(name for name in names if name.startswith("a"))
-    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=COPIES)
+    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=copies)
 
 
 def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:

@@ -1,40 +1,78 @@
-"""Finds layers without a skip connection, whose output comes from their attention alone."""
+"""Finds layers that tokens cannot pass by: without a skip connection beside the attention, or only beside two of them.
 
-from collections.abc import Collection, Sequence
+Letters in the einops patterns: k copies of an image, h heads, n tokens, d channels.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 
 import torch
+from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.alone import intercept
 from vit.capture.moved import changes, noise_like, rounding
+from vit.capture.order import STILL, STRENGTHS
 from vit.capture.trace import Boundary
 
 
+@torch.no_grad()
 def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None) -> int | None:
-    """Return the number of the first layer without a skip connection, or None if there is none.
+    """Return the number of the first layer that not all tokens pass by, or None if there is none.
 
-    If the attention of such a layer gives zeros, the tokens after it are the same for every image.
+    The attention of the layer gives zeros, all others are the identity, and the tokens that enter the layer are
+    changed. As many must still be changed when they enter the next layer.
 
     Args:
         model: A ViT in eval mode.
         image: An image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
-        place: Where the tokens after the layers are. If it is None, so is the result.
+        place: Where the tokens after the layers are. If it is None, the last layer is not looked at.
     """
-    if place is None or _depend_on_image(model, image, calls, place):
-        return None
-    return next((layer for layer, call in enumerate(calls) if not _depend_on_image(model, image, [call], place)), None)
+    return next((layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, place, layer)), None)
 
 
-@torch.no_grad()
-def _depend_on_image(model: nn.Module, image: Tensor, without: Collection[int], place: Boundary) -> bool:
-    """Return whether the tokens at a place depend on the image if some attention calls give zeros."""
-    three = torch.cat([image, image + noise_like(image), image])  # the first and last results differ by rounding alone
-    seen: list[Tensor] = []
+def _loses_tokens(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None, layer: int) -> bool:
+    """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
+    for strength in STRENGTHS:
+        entering, leaving = _tokens(model, image, calls, place, layer, strength)
+        if entering is None or leaving is None or _moved(leaving) >= _moved(entering):
+            return False
+    return True
 
-    def zeros(call: int, attn: Tensor) -> Tensor:
-        return torch.zeros_like(attn) if call in without else attn
 
-    with place.seen(seen.append), intercept(model, three, zeros):
-        model(three)
-    return bool(changes(seen[-1]).max() > rounding(seen[-1]))
+def _tokens(
+    model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None, layer: int, strength: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the tokens that enter a layer and the next one, (K, N, D) each: unchanged, changed, and unchanged again.
+
+    The third differ from the first by rounding alone.
+    """
+    # No attention before the first layer could change its tokens.
+    images = torch.cat([image, image + noise_like(image) if layer == 0 else image, image])
+    seen: dict[int, Tensor] = {}
+
+    def edit(call: int, attn: Tensor) -> Tensor:
+        if call not in calls:
+            return attn
+        number = calls.index(call)
+        if number in (layer, layer + 1):
+            seen[number] = rearrange(intercepted.values, "k h n d -> k n (h d)")
+        if attn.shape[-2] != attn.shape[-1]:
+            return attn
+        own = attn.new_full((len(images), 1, 1, 1), float(number != layer))
+        own[1] += strength * (number == layer - 1)
+        return (own * torch.eye(attn.shape[-1]).to(attn)).expand_as(attn)
+
+    intercepted = intercept(model, images, edit)
+    watched = place.seen(partial(seen.__setitem__, len(calls))) if place else nullcontext()
+    with watched, intercepted:
+        model(images)
+    return seen.get(layer), seen.get(layer + 1)
+
+
+def _moved(copies: Tensor) -> int:
+    """Return how many tokens differ between the first two copies: (K, N, D)."""
+    moves = reduce(changes(copies)[0], "n d -> n", "max")
+    return int((moves > max(rounding(copies), STILL * float(moves.max()))).sum())

@@ -72,9 +72,9 @@ def rollout(
     """
     check_rollout(head_fusion, discard_ratio, residual)
     check_start_layer(start_layer, subject.anatomy.depth)
+    subject.check_rows("choose attention, gradient_rollout, relevance or occlusion")
     if residual:
         subject.check_skips("give residual=0.0, or choose attention, legrad or occlusion")
-    subject.check_rows("choose attention, gradient_rollout, relevance or occlusion")
     rolled = None
 
     def roll_on(layer: int, attn: Tensor) -> Tensor:

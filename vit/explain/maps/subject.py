@@ -189,8 +189,8 @@ class Subject:
         """Raise a ValueError if a layer has no skip connection, which the formula of a map adds to each attention."""
         if self.without_skip is not None:
             raise ValueError(
-                f"layer {self.without_skip} of {type(self.model).__name__} has no skip connection (without its "
-                f"attention, all images get the same tokens), and this map adds one to each layer: {remedy}"
+                f"layer {self.without_skip} of {type(self.model).__name__} has no skip connection beside its attention "
+                f"alone (without it, tokens are lost), and this map adds one to each layer: {remedy}"
             )
 
     @cached_property

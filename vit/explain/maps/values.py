@@ -56,8 +56,8 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         raise ValueError(
             "value_rollout needs a module for each layer that takes its tokens (B, N, D): choose 'rollout'"
         )
-    subject.check_skips("choose value, occlusion, or rollout with residual=0.0")
     subject.check_rows("choose value, attention, relevance or occlusion")
+    subject.check_skips("choose value, occlusion, or rollout with residual=0.0")
     outputs, residuals = _outputs(subject)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
