@@ -290,9 +290,9 @@ def test_only_the_first_images_and_strips_of_one_are_passed(random_vit):
     handle.remove()
     # Five strips of rows at most, six of columns, beside the image itself.
     assert max(batches) <= 11
-    # Two ask whether the model is random, two whether images change each other, one how far images move the logits.
-    assert batches.count(2) == 10
-    assert batches.count(3) == 1  # the last tokens of the first image in the passes of both, and in its own again
+    # Two ask whether the model is random, two whether images change each other, two how far images move the logits.
+    assert batches.count(2) == 11
+    assert batches.count(3) == 2  # the first and the last tokens of the first image in the passes of both, and again
 
 
 @pytest.mark.parametrize(
@@ -338,3 +338,35 @@ def test_blocks_in_groups_are_layers_of_their_own():
     assert_close(logit_lens(grouped, images), logit_lens(whole, images))
     for method in ("gradcam", "legrad"):
         assert_close(explain(grouped, images, method), explain(whole, images, method))
+
+
+class Cropping(nn.Module):
+    """A Vision Transformer that changes each image by what it shows: ``change(image)``, if its mean is above 0."""
+
+    def __init__(self, model, change):
+        super().__init__()
+        self.model, self.change = model, change
+
+    def forward(self, images):
+        return self.model(torch.stack([self.change(image) if image.mean() > 0 else image for image in images]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda image: image.flip(-1),
+        lambda image: image.roll(4, -1),
+        lambda image: image[:, :, 2:-2].repeat(1, 1, 2)[:, :, :10],
+    ],
+    ids=["mirrored", "rolled", "cropped"],
+)
+def test_images_whose_patches_have_other_pixels_are_refused_together(random_vit, change):
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 3, 6, 10, generator=generator).double()
+    images = torch.stack([one - 1, other + 1])
+    model = Cropping(random_vit(), change).eval()
+    with pytest.raises(ValueError, match="Cropping takes its patches from other pixels of each image"):
+        examine(model, images)
+    with pytest.raises(ValueError, match="Cropping takes its patches from other pixels of each image"):
+        explain(model, images)
+    assert explain(model, images[:1]).shape == (1, 3, 5)

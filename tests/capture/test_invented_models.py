@@ -494,14 +494,6 @@ READ = {
         lambda: invented(run=lambda m, x: m.read(m.through(m.embed(x.contiguous(memory_format=torch.channels_last))))),
         cls,
     ),
-    "other layers for another sign": (
-        lambda: invented(
-            run=lambda m, x: m.read(
-                m.through(m.embed(torch.where((x.mean((1, 2, 3)) > 0)[:, None, None, None], x, -x)))
-            )
-        ),
-        cls,
-    ),
 }
 
 
@@ -519,6 +511,17 @@ def test_maps_are_those_of_the_weights_that_the_model_notes(name):
     first = len(shares) - PATCHES
     row = torch.einsum("n,bnm->bm", shares, rolled(expected))[:, first:].unflatten(1, (3, 5))
     assert_close(explain(model, IMAGES, "rollout"), row, **EXACT)
+
+
+def test_an_image_whose_patches_are_not_found_is_refused_beside_others():
+    def by_sign(model, images):
+        bright = (images.mean((1, 2, 3)) > 0)[:, None, None, None]
+        return model.read(model.through(model.embed(torch.where(bright, images, -images))))
+
+    model = invented(run=by_sign)
+    assert_close([attn.detach() for attn in capture_attention(model, IMAGES)], noted_by(model, IMAGES), **EXACT)
+    with pytest.raises(ValueError, match="Invented takes its patches from other pixels of each image"):
+        explain(model, IMAGES)
 
 
 # No skip connection beside each attention, which rollout adds. The weights are right.
@@ -544,7 +547,8 @@ def anew(model, images):
 
 def leapfrog(model, images):
     """Each layer adds to the tokens of the layer before the last."""
-    before, tokens = model.embed(images), model.more(model.embed(images))
+    before = model.embed(images)
+    tokens = model.more(before)
     for layer in model.layers:
         before, tokens = tokens, before + layer.attend(layer.norm1(tokens))
     return model.read(tokens)

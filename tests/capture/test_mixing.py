@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_timm, of_vit_pytorch, ours, randomised
 from tests.capture.handwritten_attention import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
+from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.mixing import COPIES
@@ -249,11 +250,65 @@ def test_as_many_channels_as_tokens_confuse_nothing():
     assert len(capture_attention(randomised(model), IMAGES)) == 3
 
 
+@pytest.mark.parametrize("prefix", [2, 3, 4, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_before_the_patches_that_are_mixed_are_found(prefix, seed):
+    def fuse(model, tokens):
+        first = tokens[:, :1] + 0.3 * tokens[:, prefix - 1 : prefix]
+        return torch.cat([first, tokens[:, 1:]], dim=1)
+
+    def run(model, images):
+        def step(number, layer, tokens):
+            return layer(fuse(model, tokens) if number == 1 else tokens)
+
+        return model.read(model.through(model.embed(images), step))
+
+    model = invented(prefix=prefix, run=run)
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(model, IMAGES)
+
+
+class FiveTokens(nn.Module):
+    """As many tokens as copies that an experiment would pass: a class token and 2 x 2 patches, tokens before images."""
+
+    def __init__(self, mixes):
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, 12, 2, stride=2), nn.Parameter(torch.randn(1, 1, 12))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, norm_first=True) for _ in "ab")
+        self.mixing, self.head = nn.Linear(5, 5) if mixes else None, nn.Linear(12, 4)
+
+    def forward(self, images):
+        tokens = self.patches(images).flatten(2).permute(2, 0, 1)
+        tokens = torch.cat([self.first.expand(-1, len(images), -1), tokens])
+        tokens = self.layers[0](tokens)
+        if self.mixing:
+            tokens = tokens + self.mixing(tokens.permute(1, 2, 0)).tanh().permute(2, 0, 1)
+        return self.head(self.layers[1](tokens)[0])
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_as_many_tokens_as_copies_confuse_nothing(mixes):
+    torch.manual_seed(0)
+    model = FiveTokens(mixes).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    images = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    if mixes:
+        with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+            capture_attention(model, images)
+    else:
+        assert [tuple(attn.shape) for attn in capture_attention(model, images)] == [(2, 3, 5, 5)] * 2
+        assert explain(model, images).shape == (2, 2, 2)
+
+
 def test_the_experiments_are_few_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
     # Three axes, attention and two plain passes of both images, layers, one image alone, places; then for each of two,
-    # mixing by three pairs of halves, and codes of the tokens.
-    assert batches == [2, 2, 2, 2, 1, 1, 5, *([5, 5, 5, 6] * 2)]
+    # mixing by four pairs of halves, and codes of the tokens.
+    assert batches == [2, 2, 2, 2, 1, 1, 5, *([5, 5, 5, 5, 6] * 2)]
     assert (1 + 2 * STRIPS, COPIES) == (5, 5)

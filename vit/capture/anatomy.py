@@ -12,6 +12,7 @@ from vit.capture.alone import check_alone, check_logits_alone
 from vit.capture.attention import projected_attentions
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import check_in_a_row
+from vit.capture.entry import enters_as_tokens
 from vit.capture.footprint import find_cells
 from vit.capture.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.logits import result_of
@@ -52,6 +53,7 @@ class Anatomy:
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
         readout_varies: Whether the shares of the read tokens differ between images; ``readout`` is then a mean of two.
         reads_more: Whether the logits read anything but the last tokens, such as tokens of an earlier layer.
+        enters_otherwise: Whether the logits read anything of an image but the tokens that enter the first layer.
         model: Name of the model's class.
     """
 
@@ -69,6 +71,7 @@ class Anatomy:
     fixed_readout: Tensor | None
     readout_varies: bool
     reads_more: bool
+    enters_otherwise: bool
     model: str
 
     @property
@@ -107,6 +110,13 @@ class Anatomy:
                 "pixels, or its last layer mixes tokens beside its attention, so no row of this leads to all of it: "
                 "choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
                 "capture_attention"
+            )
+        if self.enters_otherwise:
+            raise ValueError(
+                f"the logits of {self.model} read more of an image than the tokens that enter its first attention, as "
+                "with a branch beside its layers or values that are mixed before they are weighed, so its attention "
+                "does not show all that moves from patch to patch: choose occlusion, input_gradient, "
+                "integrated_gradients or smoothgrad, or read the weights alone by capture_attention"
             )
 
     def check_in_order(self) -> None:
@@ -198,7 +208,7 @@ def _check_same_cells(
 ) -> None:
     """Raise a ValueError if the patches of another image have other pixels, as if a model crops images by content."""
     other = find_patches(model, image, call, num_tokens)
-    if other is not None and (other != layout or not torch.equal(find_cells(model, image, call, other), cells)):
+    if other != layout or not torch.equal(find_cells(model, image, call, other), cells):
         raise ValueError(
             f"{type(model).__name__} takes its patches from other pixels of each image, as if it crops or turns images "
             f"by what they show, so no map fits all: do that before the model, or {CHOOSE_OTHERS}"
@@ -301,5 +311,6 @@ def examine(
         fixed_readout=readout.fixed_readout,
         readout_varies=readout.readout_varies,
         reads_more=readout.reads_more,
+        enters_otherwise=not enters_as_tokens(model, pair, calls, num_tokens, start),
         model=type(model).__name__,
     )

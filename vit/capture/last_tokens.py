@@ -20,11 +20,10 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.alone import intercept
 from vit.capture.logits import result_of
 from vit.capture.mixing import change_halves, is_unmixed, num_copies
-from vit.capture.moved import changes, moved_by_images, rounding
+from vit.capture.moved import are_equal, moved_by_images
 from vit.capture.trace import Boundary, Trace
 
 MOST_TRIED = 12  # inputs and outputs of modules after the last attention
-LITTLE = 1e-5  # of what another image moves: more is no rounding. A sum near 0 rounds by more than its own size
 MOST_RESULTS = 48  # of functions after the last attention
 
 
@@ -76,7 +75,7 @@ def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float |
     with place.changed(of_first):
         logits = result_of(model(_and_first(pair)))
     usual = moved_by_images(model, pair) if usual is None else usual
-    return len(passed) == 1 and _are_equal(logits, usual)
+    return len(passed) == 1 and are_equal(logits, usual)
 
 
 @torch.no_grad()
@@ -111,7 +110,7 @@ def last_result(
     usual = moved_by_images(model, pair)
 
     def is_last(number: int) -> bool:
-        return _are_equal(logits_within(model, three, ResultsAfter(last, partial(of_first, number))), usual)
+        return are_equal(logits_within(model, three, ResultsAfter(last, partial(of_first, number))), usual)
 
     return next((number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]) and is_last(number)), None)
 
@@ -129,7 +128,7 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
     three = _and_first(pair)
     with intercept(model, three, without):
         logits = result_of(model(three))
-    return _are_equal(logits, moved_by_images(model, pair))
+    return are_equal(logits, moved_by_images(model, pair))
 
 
 class ResultsAfter(TorchFunctionMode):
@@ -182,7 +181,3 @@ def by_image(result: Tensor, count: int) -> Tensor | None:
     if result.shape[:1] == (count,):
         return result
     return rearrange(result, "n k ... -> k n ...") if result.shape[1:2] == (count,) else None
-
-
-def _are_equal(logits: Tensor, usual: float = 0.0) -> bool:
-    return bool(changes(logits).max() <= max(rounding(logits), LITTLE * usual)) if logits.numel() else True

@@ -2,8 +2,8 @@
 
 All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
 the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
-not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in three ways, so that no two of a
-few tokens before the patches, and no two neighbours, are always in one half.
+not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in four ways, so that no two of the
+first eight tokens, and no two neighbours, are always in one half.
 
 Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d
 channels of a head, c image channels or all other axes, y x rows and columns of pixels.
@@ -82,6 +82,7 @@ _HALVES: tuple[Callable[[int], Tensor], ...] = (
     lambda count: torch.randperm(count, generator=torch.Generator().manual_seed(0)) < count // 2,
     lambda count: torch.arange(count) % 2 == 0,
     lambda count: torch.arange(count) // 2 % 2 == 0,
+    lambda count: torch.arange(count) // 4 % 2 == 0,
 )
 
 

@@ -9,6 +9,7 @@ from vit.support.precision import in_double
 UNITS = {torch.float64: 16, torch.float32: 16}  # of rounding of the largest value
 COARSE = 4  # the same for types with fewer bits
 MARGIN = 10  # times the rounding that was measured
+LITTLE = 1e-5  # of what another image moves: more is no rounding. A sum near 0 rounds by more than its own size
 
 
 def changes(copies: Tensor) -> Tensor:
@@ -26,6 +27,14 @@ def rounding(copies: Tensor) -> float:
     first, last = copies[0].detach(), copies[-1].detach()
     units = UNITS.get(copies.dtype, COARSE) * torch.finfo(copies.dtype).eps
     return max(units * float(first.abs().max()), MARGIN * float((last - first).abs().max()))
+
+
+def are_equal(logits: Tensor, usual: float = 0.0) -> bool:
+    """Return whether logits (K, classes) are equal up to rounding, which the last, equal to the first, measures.
+
+    ``usual`` is what another image moves.
+    """
+    return bool(changes(logits).max() <= max(rounding(logits), LITTLE * usual)) if logits.numel() else True
 
 
 def differentiable(images: Tensor) -> Tensor:

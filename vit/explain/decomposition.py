@@ -102,7 +102,7 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
         raise ValueError("there are no images: give at least one")
     subject = Subject(model, images, target, versus)
     anatomy = subject.anatomy
-    last = last_boundary(model, anatomy.parts.layers, anatomy.parts.last)
+    last = last_boundary(model, subject.images, anatomy.parts)
     if anatomy.pooled:
         raise ValueError(
             f"{type(model).__name__} pools its tokens by attention, so that its logits are not linear in them: explain "

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import examine
+from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import logits_of
-from vit.capture.moved import differentiable
+from vit.capture.moved import differentiable, two_of
 from vit.capture.steady import check_logits_unchanged
-from vit.capture.trace import Boundary
+from vit.capture.trace import Boundary, Parts
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 
@@ -44,7 +45,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     anatomy = examine(model, images)
     anatomy.check_reads_last()
     parts = anatomy.parts
-    last = last_boundary(model, parts.layers, parts.last)
+    last = last_boundary(model, images, parts)
     seen: list[Tensor] = []
     with ExitStack() as stack:
         for boundary in [*parts.layers, last]:
@@ -121,18 +122,25 @@ def linear_readout(subject: Subject, last: Boundary) -> LinearReadout:
     return found
 
 
-def last_boundary(model: nn.Module, layers: list[Boundary], last: Boundary | None) -> Boundary:
+def last_boundary(model: nn.Module, images: Tensor, parts: Parts) -> Boundary:
     """Return where the tokens leave the last layer.
 
     Raises:
-        ValueError: If the model has no module there, or none for each layer that takes its tokens.
+        ValueError: If the model has no module there, or none for each layer that takes its tokens, or its logits do not
+            come from there.
     """
-    if last is None or not layers:
+    if parts.last is None or not parts.layers:
         raise ValueError(
             f"{type(model).__name__} has no module for each layer that takes its tokens (B, N, D), or none between its "
             "last layer and its head, such as a final norm: the tokens that its head reads cannot be found"
         )
-    return last
+    if not fixes_logits(model, parts.last, two_of(images)):
+        raise ValueError(
+            f"the logits of {type(model).__name__} read more than the tokens of its last layer, such as those of "
+            "earlier layers, or the first module after that layer is of another head: the tokens that its head reads "
+            "cannot be found"
+        )
+    return parts.last
 
 
 def _check_reads_tokens_alone(model: nn.Module, bias: Tensor, of_others: Tensor) -> None:

@@ -100,6 +100,48 @@ def test_gradcam_behind_post_norm_layers_is_taken_where_tokens_enter_the_last_on
     assert_close(explain(model, IMAGES, "gradcam", TARGET), expected.detach(), **EXACT)
 
 
+class Adapter(nn.Module):
+    """A linear layer with a low-rank adapter beside it, which is no ``nn.Linear``, as in peft."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down, self.up = (nn.Linear(base.in_features, 2, False), nn.Linear(2, base.out_features, False))
+
+    def forward(self, tokens):
+        return self.base(tokens) + self.up(self.down(tokens))
+
+
+class Adapted(nn.Module):
+    """Attention, then a norm, with an adapter on the queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = Adapter(nn.Linear(12, 12)), nn.Linear(12, 12), nn.Linear(12, 12)
+        self.norm = nn.LayerNorm(12)
+
+    def forward(self, tokens, *_, **__):
+        q, k, v = (
+            made.unflatten(-1, (3, 4)).transpose(1, 2)
+            for made in (self.query(tokens), self.key(tokens), self.value(tokens))
+        )
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.norm(tokens + mixed)
+
+
+def test_an_adapter_on_the_queries_is_not_taken_for_a_norm(random_vit):
+    torch.manual_seed(0)
+    model = random_vit(depth=2)
+    model.blocks = nn.Sequential(randomised(Adapted()), randomised(Adapted())).double()
+    kept = []
+    handle = model.blocks[1].register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+    (slope,) = torch.autograd.grad(score(model, IMAGES).sum(), kept)
+    handle.remove()
+    weights = slope[:, 1:].mean(dim=1)
+    expected = (kept[0][:, 1:] * weights[:, None]).sum(dim=-1).clamp(min=0).reshape(-1, 3, 5)
+    assert_close(explain(model, IMAGES, "gradcam", TARGET), expected.detach(), **EXACT)
+
+
 def test_gradcam_of_a_frozen_model_is_the_same(random_vit):
     expected = explain(random_vit(), IMAGES, "gradcam", TARGET, layer=0)
     assert_close(explain(random_vit().requires_grad_(False), IMAGES, "gradcam", TARGET, layer=0), expected, **EXACT)

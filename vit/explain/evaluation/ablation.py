@@ -50,7 +50,7 @@ def ablation_agreement(
     subject = Subject(model, images, target)
     subject.anatomy.check_in_order()
     parts = subject.anatomy.parts
-    weights = linear_readout(subject, last_boundary(model, parts.layers, parts.last)).weights
+    weights = linear_readout(subject, last_boundary(model, subject.images, parts)).weights
     outputs = capture_outputs(model, images, subject.anatomy.calls)
     places = _draw(outputs, ablations, seed)
     effects = torch.stack([ablation_effect(subject, outputs, place) for place in places], dim=1)

@@ -20,6 +20,7 @@ from vit.explain.maps.rollout import (
     pad_prefix,
     roll,
 )
+from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject
 from vit.support.precision import at_least_float32
 
@@ -88,6 +89,7 @@ def rollout(
     return subject.readout_map(rolled)
 
 
+@of_gradients
 def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the rollout of attention times its gradient: -> (B, rows, columns).
 
@@ -106,6 +108,7 @@ def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     return subject.as_map(row)
 
 
+@of_gradients
 def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the relevance of attention for the score (Chefer et al. 2021, ICCV, eq. 5 and 6): -> (B, rows, columns).
 
@@ -124,6 +127,7 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
     return subject.as_map(row - _readout_of(subject, row))
 
 
+@of_gradients
 def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute LeGrad, the gradient with respect to attention (Bousselham et al. 2025): -> (B, rows, columns).
 
@@ -144,6 +148,11 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
         raise ValueError(
             "legrad needs a module for each layer that takes its tokens (B, N, D), and one after the last, such as a "
             "final norm: choose 'relevance'"
+        )
+    if not subject.logits_are_made_of(parts.last):
+        raise ValueError(
+            f"the logits of {type(subject.model).__name__} do not come from the first module after its last layer "
+            "alone, which may belong to another head, and legrad reads each layer there: choose 'relevance'"
         )
     outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:

@@ -18,6 +18,7 @@ from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUM
 from vit.capture.attention import run_intercepted
 from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Boundary
+from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 
@@ -27,6 +28,7 @@ ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "so
 POINTWISE = (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES, *COPIES, "neg", "negative")
 
 
+@of_gradients
 def attnlrp(subject: Subject) -> Tensor:
     """Send the score back to the tokens of the patches by AttnLRP; may be negative: -> (B, rows, columns).
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from vit.capture.logits import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
+from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject
 from vit.support.checks import check_non_negative, check_positive_int
 from vit.support.extras import import_extra
@@ -21,6 +22,7 @@ CAPTUM = ("captum.attr", "explain")  # the module with the methods, and the extr
 SAMPLES_AT_ONCE = 256  # images in one forward pass
 
 
+@of_gradients
 def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
@@ -53,6 +55,7 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
     return subject.as_map(einsum(weights, kept[0].detach(), "b d, b n d -> b n")).clamp(min=0)
 
 
+@of_gradients
 def input_gradient(subject: Subject) -> Tensor:
     """Sum pixels times their gradient over each patch; may be negative: -> (B, rows, columns).
 
@@ -62,6 +65,7 @@ def input_gradient(subject: Subject) -> Tensor:
     return _pixel_map(subject, import_extra(*CAPTUM).InputXGradient(subject.score_of))
 
 
+@of_gradients
 def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     """Integrate gradients from a grey image to the image; may be negative: -> (B, rows, columns).
 
@@ -78,6 +82,7 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     return _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
 
 
+@of_gradients
 def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed: int = 0) -> Tensor:
     """Average the gradient over noisy copies, then sum its magnitude (Smilkov et al. 2017): -> (B, rows, columns).
 

@@ -5,7 +5,7 @@ k classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -60,6 +60,7 @@ class Subject:
     versus: Target = None
     grid: tuple[int, int] | None = None
     num_prefix_tokens: int | None = None
+    slope_is_checked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         check_pixels(self.images)

@@ -1,0 +1,78 @@
+"""What the logits read of an image without its tokens: refused, where the tokens stand in any arrangement."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.capture.test_invented_models import (
+    EXACT,
+    IMAGES,
+    PATCHES,
+    WIDTH,
+    Layer,
+    cls,
+    invented,
+    noted_by,
+    rolled,
+)
+from vit.capture import capture_attention
+from vit.explain import explain
+
+OTHERWISE = "the logits of Invented read more of an image than the tokens that enter its first attention"
+
+
+def with_branch(model, images):
+    """Features of a convolution join the tokens before the second layer, as in a Conformer."""
+    features = nn.functional.avg_pool2d(images, 3, 2, 1).flatten(2).mT @ model.more.weight[:3]
+
+    def step(number, layer, tokens):
+        return layer(tokens + nn.functional.pad(features, (0, 0, 1, 0)) if number == 1 else tokens)
+
+    return model.read(model.through(model.embed(images), step))
+
+
+def smoothed_at_first(layer, q, k, v):
+    """Each patch has a little of the value of the one before."""
+    values = torch.cat([v[:, :, :2], v[:, :, 2:] + 0.03 * v[:, :, 1:-1]], dim=2)
+    return (q @ k.mT / 2).softmax(dim=-1) @ values
+
+
+MODELS = {
+    "a branch of convolutions": lambda: invented(run=with_branch),
+    "values that the first layer has mixed": lambda: invented(Layer(smoothed_at_first), Layer(), Layer()),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "value"])
+def test_maps_of_attention_are_refused(name, method):
+    with pytest.raises(ValueError, match=OTHERWISE):
+        explain(MODELS[name](), IMAGES, method)
+
+
+def test_maps_that_need_no_attention_are_drawn_all_the_same():
+    assert explain(MODELS["a branch of convolutions"](), IMAGES, "occlusion", grid=(3, 5)).shape == (3, 3, 5)
+
+
+def arranged(change, back):
+    """A model whose tokens stand in another arrangement before the first layer."""
+    return invented(run=lambda model, images: model.read(model.through(back(change(model.embed(images))))))
+
+
+@pytest.mark.parametrize(
+    ("change", "back"),
+    [
+        (lambda x: x.transpose(0, 1) * 1, lambda x: x.transpose(0, 1)),
+        (lambda x: x.unflatten(1, (4, 4)) * 1, lambda x: x.flatten(1, 2)),
+    ],
+    ids=["tokens before images", "rows and columns"],
+)
+def test_tokens_in_any_arrangement_are_found(change, back):
+    model = arranged(change, back)
+    expected = noted_by(model, IMAGES)
+    assert_close([attn.detach() for attn in capture_attention(model, IMAGES)], expected, **EXACT)
+    row = rolled(expected)[:, 0, 1:].unflatten(1, (3, 5))
+    assert cls(model) == {0: 1.0}
+    assert_close(explain(model, IMAGES), row, **EXACT)
+    assert (PATCHES, WIDTH) == (15, 12)

@@ -1,0 +1,106 @@
+"""Maps by gradients are refused if the gradient is not the slope of the score."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.wrapped_model import Around
+from vit.explain import explain
+from vit.explain.maps import METHODS, Subject
+from vit.explain.maps.slope import check_slope
+
+IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0)).double()
+OF_GRADIENTS = (
+    *("gradient_rollout", "relevance", "legrad", "gradcam", "attnlrp"),
+    *("input_gradient", "integrated_gradients", "smoothgrad"),
+)
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, whose gradient has the other sign, as for a domain that is to be forgotten."""
+
+    @staticmethod
+    def forward(context, tensor):
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context, gradient):
+        return -gradient
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer without gradients, and an adapter beside it that has some."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.frozen, self.adapter = frozen, nn.Linear(frozen.in_features, frozen.out_features).double()
+
+    def forward(self, tokens):
+        with torch.no_grad():
+            base = self.frozen(tokens)
+        return base + 0.1 * self.adapter(tokens)
+
+
+def reversing(random_vit):
+    return Around(random_vit(depth=2), lambda model, images: Reversed.apply(model(images)))
+
+
+def adapted(random_vit):
+    model = random_vit(depth=2)
+    for block in model.blocks:
+        block.mlp.fc1 = Adapted(block.mlp.fc1)
+    return model
+
+
+def half_detached(random_vit):
+    def run(model, images):
+        logits = model(images)
+        return logits + logits.detach()
+
+    return Around(random_vit(depth=2), run)
+
+
+@pytest.mark.parametrize("make", [reversing, adapted, half_detached])
+def test_every_method_refuses_a_gradient_that_is_not_the_slope(make, random_vit):
+    model = make(random_vit).eval()
+    for method in OF_GRADIENTS:
+        with pytest.raises(ValueError, match=r"gradient of \w+ is not the slope of its score \(along one direct"):
+            METHODS[method](Subject(model, IMAGES, 1))
+    for method in {*METHODS} - {*OF_GRADIENTS} - {"rollout", "value_rollout", "attention", "value"}:
+        assert METHODS[method](Subject(model, IMAGES, 1)).isfinite().all()
+
+
+def test_the_error_has_the_slope_by_the_gradient_and_by_changed_images(random_vit):
+    with pytest.raises(ValueError, match="is not the slope") as error:
+        explain(reversing(random_vit).eval(), IMAGES, "input_gradient", target=1)
+    numbers = re.search(r"pixels (\S+), where the score changes by (\S+)\)", str(error.value)).groups()
+    said, measured = map(float, numbers)
+    assert said == pytest.approx(-measured, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_of_an_ordinary_model_is_its_slope(random_vit, dtype):
+    check_slope(Subject(random_vit(depth=3).to(dtype), IMAGES.to(dtype)))
+
+
+def test_edges_measure_no_slope(random_vit):
+    def in_steps(model, images):  # a slope of 1 in place of 0, as for quantised training
+        return model(images + ((100 * images).round() / 100 - images).detach())
+
+    check_slope(Subject(Around(random_vit(depth=1), in_steps).eval(), IMAGES))
+
+
+def test_half_precision_is_too_coarse_to_measure_a_slope(random_vit):
+    model = reversing(random_vit).eval().bfloat16()
+    check_slope(Subject(model, IMAGES.bfloat16()))
+
+
+def test_a_subject_is_checked_once(random_vit, monkeypatch):
+    calls = []
+    monkeypatch.setattr("vit.explain.maps.slope.check_slope", calls.append)
+    subject = Subject(random_vit(depth=1), IMAGES)
+    for method in ("relevance", "gradcam"):
+        METHODS[method](subject)
+    assert calls == [subject]

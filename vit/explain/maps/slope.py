@@ -1,0 +1,83 @@
+"""Checks that the gradient of a model is the slope of its score.
+
+``detach()``, ``no_grad()`` or a backward pass of its own may hide a part of the slope, or turn its sign. Nothing shows
+this but the scores of changed images.
+
+Letters in the einops patterns: k directions, s two steps, i two signs, b changed images, n classes, c image channels,
+y x rows and columns of pixels.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from einops import einsum, rearrange, repeat
+from torch import Tensor
+
+from vit.capture.alone import is_half
+from vit.capture.moved import spread_of
+from vit.explain.maps.subject import Subject
+
+DIRECTIONS = 3
+STEPS = (2e-3, 1e-3)  # of the standard deviation of the pixels
+STEADY = 0.05  # two steps measure a slope if they differ by less than this share of it
+WRONG = 0.25  # of the slope: how much the gradient may differ from it
+CLEAR = 1000  # times the rounding of the score: what a step must change
+
+
+def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a method that checks the gradient of its subject first, once for all methods."""
+
+    @wraps(method)
+    def checked(subject: Subject, **options: Any) -> Tensor:
+        if not subject.slope_is_checked:
+            check_slope(subject)
+            subject.slope_is_checked = True
+        return method(subject, **options)
+
+    return checked
+
+
+def check_slope(subject: Subject) -> None:
+    """Check the gradient with respect to the pixels of the first image along a few random directions.
+
+    Where steps of two sizes disagree, as at the edges of a maximum or of rounding, and in half precision, nothing is
+    checked.
+
+    Raises:
+        ValueError: If the score changes otherwise than its gradient says.
+    """
+    if is_half(subject.model, subject.logits):
+        return
+    image, contrast = subject.images[:1], subject.contrast[:1]
+    generator = torch.Generator().manual_seed(1)
+    directions = torch.randn(DIRECTIONS, *image.shape[1:], generator=generator).to(image)
+    try:
+        with torch.enable_grad():
+            pixels = image.detach().clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(subject.score_of(pixels, contrast).sum(), pixels, allow_unused=True)
+    except RuntimeError:  # tokens that are changed in place, or a checkpoint: methods know ways around these
+        return
+    if gradient is None:  # the method says so
+        return
+    said = einsum(gradient[0], directions, "c y x, k c y x -> k")
+    steps = spread_of(image) * torch.tensor(STEPS).to(image)
+    moves = einsum(directions, torch.stack([steps, -steps]), "k c y x, i s -> i s k c y x")
+    with torch.no_grad():
+        moved = image + rearrange(moves, "i s k c y x -> (i s k) c y x")
+        scores = subject.score_of(moved, repeat(contrast, "1 n -> b n", b=len(moved)))
+    up, down = rearrange(scores, "(i s k) -> i s k", i=2, s=len(STEPS))
+    measured = (up - down) / (2 * steps[:, None])
+    largest = measured.abs().amax(dim=0)
+    is_steady = (measured[0] - measured[1]).abs() <= STEADY * largest
+    is_clear = (up - down).abs().amin(dim=0) > CLEAR * torch.finfo(scores.dtype).eps * scores.abs().max()
+    is_wrong = (said - measured[1]).abs() > WRONG * torch.maximum(largest, said.abs())
+    if (is_steady & is_clear & is_wrong).any():
+        worst = int(((said - measured[1]).abs() * (is_steady & is_clear)).argmax())
+        raise ValueError(
+            f"the gradient of {type(subject.model).__name__} is not the slope of its score (along one direction of the "
+            f"pixels {said[worst]:.3g}, where the score changes by {measured[1][worst]:.3g}), as after detach(), under "
+            "no_grad() in a part of it, or with a backward pass of its own: choose a method without gradients, such as "
+            "rollout, attention or occlusion"
+        )
