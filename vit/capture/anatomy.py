@@ -291,7 +291,8 @@ def examine(
     image = pair[:1]
     trace, calls, num_calls = _check_passes(model, pair)
     num_tokens = trace.attentions[0].shape[-1]
-    start, _ = (check_unmixed(model, each, calls, num_tokens) for each in pair.split(1))
+    start = check_unmixed(model, image, calls, num_tokens)
+    check_unmixed(model, pair[1:], calls, num_tokens, in_short=True)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     cells = find_cells(model, image, calls[0], layout)
     _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)

@@ -76,7 +76,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     orders = token_orders(model, images[:1], calls, num_tokens)
     if len(images) > 1:
         other = images[-1:]
-        check_unmixed(model, other, calls, num_tokens)
+        check_unmixed(model, other, calls, num_tokens, in_short=True)
         check_same_orders(model, orders, token_orders(model, other, calls, num_tokens))
     attentions[:] = [attentions[call] for call in calls]
     return capture_unchecked(model, images, calls, orders) if orders else attentions

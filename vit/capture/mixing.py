@@ -35,7 +35,9 @@ CHANNELS_LAST = (F.linear, F.layer_norm)
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> int:
+def check_unmixed(
+    model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int, *, in_short: bool = False
+) -> int:
     """Check that nothing mixes tokens but these attention calls.
 
     Linear mixing is allowed before the first call, as part of the patch embedding, and after the last call, as part of
@@ -46,6 +48,7 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
         image: One image as the model takes it, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
+        in_short: Whether tokens are halved in one way only, as for a second image.
 
     Returns:
         ``start`` for ``change_halves``: how many results of functions pass before the experiment may change one.
@@ -58,7 +61,7 @@ def check_unmixed(model: nn.Module, image: Tensor, calls: Sequence[int], num_tok
     if num_tokens < 2:
         return start
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
-    for half in _HALVES:
+    for half in _HALVES[: 1 if in_short else None]:
         for attempt in range(MOST_STARTS):
             try:
                 _Experiment(model, copies, calls, num_tokens, start, half=half).run()
