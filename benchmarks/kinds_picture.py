@@ -72,12 +72,10 @@ def draw() -> Picture:
                 title = "" if rows else f"{kind}\nlayer {clearest.layer}, head {clearest.head}"
                 panels.append(Panel(framed(shown, row, column, side), "", title))
         rows.append(panels)
-    lacking = [kind for kind, heads in kinds.items() if not heads]
-    none = f"; it has no head of the kind {', '.join(lacking)}" if lacking else ""
     return draw_panels(
         rows,
         LOOK,
-        title=f"Where the framed patch attends, by kind of head (packaged model{none})",
+        title="Where the framed patch attends, by kind of head",
         bar=Bar("attention of a patch, as a share of the largest", ("0", "0.5", "1")),
         description="The attention of two patches in one head of each kind",
     )

@@ -23,6 +23,7 @@ PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"
 IMAGES = ("horse_0000", "dog_0001", "truck_0000")  # animals and things that a reader recognises at 32 pixels
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
+KINDS = ("why this class?", "any class", "control")  # what the map of a method depends on
 ACROSS = 5  # panels of a row of all maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
@@ -31,8 +32,8 @@ BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0
 def kind_of(method: str) -> str:
     """Return what the map of a method depends on, in words."""
     if method in CONTROLS:
-        return "control"
-    return "same for every class" if method in CLASS_AGNOSTIC else "why this class?"
+        return KINDS[2]
+    return KINDS[1] if method in CLASS_AGNOSTIC else KINDS[0]
 
 
 def enlarged(pixels: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def draw() -> Picture:
     shares, predicted = model(images).softmax(dim=1).max(dim=1)
     names = [model.pretrained_cfg["class_names"][index] for index in predicted.tolist()]
     large = enlarged(pixels)
-    scores, columns = scores_of_packaged(), {"photograph": large}
+    columns = {"photograph": large}
     for method in METHODS:
         with torch.enable_grad():
             maps = explain(model, images, method)
@@ -81,8 +82,7 @@ def draw() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same three photographs\nMean score over 50 other photographs (removal area; 0 says "
-        f"nothing): {', '.join(scored(method, scores) for method in METHODS)}",
+        title="Three maps of the same three photographs",
         bar=BAR,
         description="Three photographs, and three maps of each",
     )
@@ -98,8 +98,10 @@ def draw_all() -> Picture:
         shown = overlay(large, explain(model, images, method))[0]
         groups.setdefault(kind_of(method), []).append(Panel(shown, "", scored(method, scores)))
     rows = []
-    for kind, panels in groups.items():
-        panels[0] = panels[0]._replace(title=kind)
+    for kind in KINDS:
+        panels = groups[kind]
+        titles = [kind, *["\N{NO-BREAK SPACE}"] * (ACROSS - 1)]  # a line above each, so that the names are in one row
+        panels[:ACROSS] = [panel._replace(title=title) for panel, title in zip(panels, titles, strict=False)]
         rows += [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
     return draw_panels(
         rows,

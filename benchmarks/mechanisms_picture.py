@@ -6,6 +6,7 @@ Letters in the einops patterns: y x rows and columns of patches.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from attention_figures import FAMILIES
@@ -13,7 +14,7 @@ from einops import rearrange
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch import Tensor
+from torch import Tensor, nn
 
 import vit
 from vit.support.plotting import ORANGE
@@ -43,9 +44,22 @@ def weights_of(name: str) -> Tensor:
         attention=name,
         attention_kwargs=OPTIONS.get(name, {}),
     ).eval()
-    attn = model.blocks[0].attn
-    weights = attn.weights(3 * torch.randn(1, SIDE**2, 32), grid=(SIDE, SIDE))
+    attn, tokens = model.blocks[0].attn, torch.randn(1, SIDE**2, 32)
+    try:
+        weights = attn.weights(tokens, grid=(SIDE, SIDE))
+    except ValueError:  # of a mechanism that makes no weights
+        weights = implied_weights(attn, tokens)
     return rearrange(weights[0, 0, QUERY[0] * SIDE + QUERY[1]], "(y x) -> y x", y=SIDE)
+
+
+def implied_weights(attn: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the weights that the output of a mechanism amounts to, (B, H, N, N): it is linear in the values."""
+    taken: list[Any] = []
+    with attn.mechanism.register_forward_pre_hook(lambda _, *given: taken.append(given), with_kwargs=True):
+        attn(tokens, grid=(SIDE, SIDE))
+    (queries, keys, _), options = taken[0]
+    # With a value of its own for each key, the output is the weights of all keys.
+    return attn.mechanism(queries, keys, torch.eye(tokens.shape[1])[None, None], **options)
 
 
 def show(axes: Axes, name: str, color: str) -> None:
@@ -62,7 +76,7 @@ def draw() -> None:
     """Draw all mechanisms, those of a family together."""
     shown = [(name, color) for color, names in FAMILIES.values() for name in names]
     figure = Figure(figsize=(9, 7), layout="constrained")
-    plots = figure.subplots(-(-len(shown) // ACROSS), ACROSS).flat
+    plots = figure.subplots(-(-len(shown) // ACROSS), ACROSS).flat.copy()
     for axes in plots:
         axes.set_axis_off()
     for axes, (name, color) in zip(plots, shown, strict=False):

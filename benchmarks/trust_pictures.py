@@ -61,7 +61,7 @@ def show(axes: Axes, pixels: Tensor, box: tuple[int, int, int, int], title: str)
 
 def draw_answers() -> None:
     """Draw an image of each kind whose answer is known, with a frame around the answer."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 4.1), layout="constrained")
     plots = figure.subplots(1, 3)
     titles = ("digit among digits:\nwhich one decides the class?", "digit in clutter:\nwhere is the digit?")
     for axes, title, drawn in zip(plots, titles, (crowded_digits, planted_digits), strict=False):
@@ -72,8 +72,8 @@ def draw_answers() -> None:
     row, column = divmod(cells[0].item(), 2)
     name = CLASSES[0].split("_")[0]
     show(plots[2], tiled[0], (HALF * row, HALF * column, HALF, HALF), f"mosaic:\nwhere is the {name}?")
-    figure.suptitle("Tests with a known answer: the highest patch should lie in the frame")
-    figure.savefig(ANSWERS, dpi=120)
+    figure.suptitle("Tests with a known answer: the highest patch should lie in the frame", y=1.02)
+    figure.savefig(ANSWERS, dpi=120, bbox_inches="tight", pad_inches=0.1)
 
 
 if __name__ == "__main__":
