@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
 Point = tuple[float, float]
@@ -58,13 +58,18 @@ def _write_where_free(
     inside = []
     for place in (*NEAR, *_far()):
         text = _write(axes, name, point, style, place)
-        box = text.get_window_extent()
+        box = _box_of(text)
         if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1:
             if is_free(box, place):
                 return box
             inside.append(place)
         text.remove()
-    return _write(axes, name, point, style, (inside or NEAR)[0]).get_window_extent()
+    return _box_of(_write(axes, name, point, style, (inside or NEAR)[0]))
+
+
+def _box_of(text: Annotation) -> Bbox:
+    text.get_window_extent()  # moves the text to its place; this box would include the line
+    return Text.get_window_extent(text)
 
 
 def _write(axes: Axes, name: str, point: Point, style: dict[str, Any], place: Place) -> Annotation:

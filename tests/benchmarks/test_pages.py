@@ -123,11 +123,11 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     least = float(re.search(r"at least (\d\.\d) times as fast", fast)[1])
     assert least <= min(map(float, ratios)) < least + 0.1
     assert re.search(
-        r"batches of 128 \(out-of-date\)\)\. The gain is OpenVINO's: .*\. Without `vit.optimize`, training and "
-        r"inference have [\d.]+ to [\d.]+ times the speed of",
+        r"batches of 128 \(out-of-date\)\)\. The gain is OpenVINO's: .*\. Without it, training and inference have "
+        r"\[between [\d.]+ and [\d.]+ times\]\(.*\) the speed of the best library, single images between",
         fast,
     )
-    assert "`relevance`, which the commands draw, scores 0.50, `rollout` 0.25, and the best control 0.12 (" in maps
+    assert "`relevance`, the default, scores 0.50, the best map that ignores the model 0.12, `rollout` 0.25 (" in maps
     for name in ("accuracy", "inference", "explanations"):
         change(name, lambda cells: [cell.get("made", cell).update(stale=None) for cell in cells.values()])
     assert "out-of-date" not in pages.highlights().lower()
