@@ -88,7 +88,9 @@ def draw_rivals(cells: dict[str, Any], path: Path) -> None:
             axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
     axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
     axes[0].set(title="Accuracy: mean (line) and each seed (dots)", ylabel="test accuracy, %")
-    axes[1].set(title="Lead over softmax (the blue line), with its 95 % interval", xlabel="training images", ylabel="points")
+    axes[1].set(
+        title="Lead over softmax (the blue line), with its 95 % interval", xlabel="training images", ylabel="points"
+    )
     for plot in axes:
         plot.set(xscale="log")
         plot.set_xticks(rivals.SIZES, [f"{size:,}" for size in rivals.SIZES])

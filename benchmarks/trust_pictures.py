@@ -66,7 +66,7 @@ def draw_answers() -> None:
     titles = ("digit among digits:\nwhich one decides the class?", "digit in clutter:\nwhere is the digit?")
     for axes, title, drawn in zip(plots, titles, (crowded_digits, planted_digits), strict=False):
         images, _, boxes = drawn("test")
-        show(axes, images[0], tuple(boxes[0].tolist()), title.replace("\\\n", "\n"))
+        show(axes, images[0], tuple(boxes[0].tolist()), title)
     pixels, _ = read_images([ROOT / f"notebooks/cifar10/{name}.jpg" for name in CLASSES], vit.load("cifar10"))
     tiled, cells, _ = mosaics(pixels, torch.arange(4), torch.Generator().manual_seed(0))
     row, column = divmod(cells[0].item(), 2)

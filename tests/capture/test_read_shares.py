@@ -206,3 +206,25 @@ def test_tokens_that_only_a_function_returns_are_read_by_their_jacobian(arrange)
     assert_close(examine(model, IMAGES).readout, torch.full((15,), 1 / 15, dtype=torch.float64), **EXACT)
     expected = rolled_and_read(model, IMAGES, torch.full((3, 15), 1 / 15, dtype=torch.float64))
     assert_close(explain(model, IMAGES).flatten(1), expected, **EXACT)
+
+
+@pytest.mark.parametrize(("before", "after", "token"), [(True, True, 0), (False, True, -1), (False, False, 0)])
+def test_a_token_that_is_read_in_another_order_is_that_of_the_attention(before, after, token):
+    class Turned(FunctionalEnd):
+        """The tokens may stand backwards in the last attention, and behind it."""
+
+        def forward(self, images):
+            tokens = self.body.embed(images)
+            for block in self.body.blocks[:-1]:
+                tokens = block(tokens)
+            last = self.body.blocks[-1]
+            turned = tokens.flip(1) if before else tokens
+            tokens = turned + last.attn(last.norm1(turned))
+            tokens = tokens.flip(1) if after else tokens
+            return nn.functional.layer_norm(tokens, tokens.shape[-1:])[:, token] @ self.body.head.weight.mT
+
+    model = Turned(None).eval()
+    for block in model.body.blocks:
+        block.mlp = nn.Identity()
+    shares = examine(model, IMAGES).readout
+    assert shares.tolist() == [1.0, *[0.0] * 14]

@@ -27,6 +27,7 @@ from vit.capture.remedy import CHOOSE_OTHERS
 from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Parts, Trace, find_parts, trace_forward
 
+MOVED = 0.25  # share of the pixels that belong to other patches of another image
 VARIES = 1e-3  # of the largest share: how much two images may differ
 
 
@@ -103,11 +104,11 @@ class Anatomy:
         )
 
     def check_reads_last(self) -> None:
-        """Raise a ValueError if the logits read more than the last tokens: no row of attention would cover it all."""
+        """Raise a ValueError if the logits read more than the first and the last tokens, which attention connects."""
         if self.reads_more:
             raise ValueError(
                 f"the logits of {self.model} read more than its last tokens, such as tokens of an earlier layer or "
-                "pixels, or its last layer mixes tokens beside its attention, so no row of this leads to all of it: "
+                "pixels, or its last layer mixes tokens beside its attention, so no row of attention leads to all: "
                 "choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
                 "capture_attention"
             )
@@ -208,11 +209,18 @@ def _check_same_cells(
 ) -> None:
     """Raise a ValueError if the patches of another image have other pixels, as if a model crops images by content."""
     other = find_patches(model, image, call, num_tokens)
-    if other != layout or not torch.equal(find_cells(model, image, call, other), cells):
+    # A pixel halfway between two patches may belong to either, by how much each responds to it.
+    if other != layout or (find_cells(model, image, call, other) != cells).double().mean() > MOVED:
         raise ValueError(
             f"{type(model).__name__} takes its patches from other pixels of each image, as if it crops or turns images "
             f"by what they show, so no map fits all: do that before the model, or {CHOOSE_OTHERS}"
         )
+
+
+def _are_even(shares: Tensor) -> bool:
+    """Return whether all tokens with a share have the same one: (B, N)."""
+    least = torch.where(shares > 0, shares, torch.inf).amin(dim=1)
+    return bool((shares.amax(dim=1) - least <= VARIES * least).all())
 
 
 class _Readout(NamedTuple):
@@ -250,8 +258,14 @@ def _find_reading(
     orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
     check_same_orders(model, orders, of_other)
     order = orders.pop(AFTER_LAYERS, None) if place else orders.get(last)
-    reading = Reading(place, last, order, result, num_tokens)
+    reading = Reading(place, last, order)
     shares = reading.shares(model, pair)
+    if result is not None:
+        at_result = Reading(place, last, order, result, num_tokens)
+        exact = at_result.shares(model, pair)
+        # The order of tokens in the result of a function is not known. For a mean of tokens, it does not matter.
+        if _are_even(exact) and torch.equal(exact > 0, shares > 0):
+            reading, shares = at_result, exact
     read = shares > 0
     chooses = not pooled and takes_maximum(model, image, calls, num_tokens, start)
     fixed = None if chooses or not (read[0] == read[1]).all() else reduce(shares, "b n -> n", "mean")

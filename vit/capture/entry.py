@@ -16,6 +16,7 @@ from vit.capture.alone import intercept
 from vit.capture.logits import result_of
 from vit.capture.moved import are_equal, moved_by_images
 
+IMAGES = 5  # that are passed together, or 6 of 5 tokens
 MOST_PLACES = 8  # results of functions before the first attention that may hold the tokens
 
 
@@ -23,8 +24,8 @@ MOST_PLACES = 8  # results of functions before the first attention that may hold
 def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_tokens: int, start: int) -> bool:
     """Return whether two images (2, C, H, W) have equal logits if both get the entering tokens of the first.
 
-    If no function returns tokens, or one returns as many channels as there are tokens, nothing tells otherwise. But if
-    tokens were mixed linearly before, as in a patch embedding, some must follow.
+    The answer is also yes if no function returns tokens, or if as many channels as tokens leave open which is which. It
+    is no if tokens were mixed linearly before, as in a patch embedding, and none follow.
 
     Args:
         model: A ViT in eval mode.
@@ -33,8 +34,8 @@ def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_t
         num_tokens: Number N of tokens.
         start: What ``check_unmixed`` returned.
     """
-    three = torch.cat([pair, pair[:1]])  # the first image twice: its two results differ by rounding alone
-    images = torch.cat([three, pair[:1]]) if num_tokens == len(three) else three
+    # The first image again: its results differ by rounding alone. Few models have as many heads or channels as images.
+    images = torch.cat([pair, *[pair[:1]] * (IMAGES - 2 + (num_tokens == IMAGES))])
     usual = moved_by_images(model, pair)
     for chosen in range(MOST_PLACES):
         exchange = _Exchange(calls[0], len(images), num_tokens, start, chosen)
@@ -59,7 +60,7 @@ class _Exchange(TorchFunctionMode):
 
     Attributes:
         is_done: Whether there was such a result.
-        is_unclear: Whether a result has as many channels as tokens, so that it may be attention.
+        is_unclear: Whether a result has as many channels as there are tokens, so that it may be attention.
     """
 
     def __init__(self, call: int, num_images: int, num_tokens: int, start: int, chosen: int) -> None:
@@ -82,7 +83,7 @@ class _Exchange(TorchFunctionMode):
         axis = None if self.is_over or self.passing >= 0 else self._axis_of_images(result)
         if axis is None:
             return result
-        self.is_unclear |= result.shape[-1] in (self.num_images, self.num_tokens)
+        self.is_unclear |= result.shape[-1] == self.num_tokens
         self.number += 1
         if self.number != self.chosen:
             return result
@@ -95,6 +96,7 @@ class _Exchange(TorchFunctionMode):
             return None
         first, second, *others = result.shape
         if result.ndim == 4:
-            return 0 if first == self.num_images and second * others[0] == self.num_tokens else None
+            is_grid = second > 1 and second * others[0] == self.num_tokens  # one head is no row of patches
+            return 0 if first == self.num_images and is_grid else None
         orders = ((self.num_images, self.num_tokens), (self.num_tokens, self.num_images))
         return orders.index((first, second)) if (first, second) in orders else None

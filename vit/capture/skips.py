@@ -1,4 +1,4 @@
-"""Finds layers that tokens cannot pass by: without a skip connection beside the attention, or only beside two of them.
+"""Finds layers whose attention has no skip connection of its own.
 
 Letters in the einops patterns: k copies of an image, h heads, n tokens, d channels.
 """
@@ -12,7 +12,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.alone import intercept
-from vit.capture.moved import changes, noise_like, rounding
+from vit.capture.moved import changes, noise_like, rounding, spread_of
 from vit.capture.order import STILL, STRENGTHS
 from vit.capture.trace import Boundary
 
@@ -35,11 +35,16 @@ def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], pl
 
 def _loses_tokens(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None, layer: int) -> bool:
     """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
+    loses = False
     for strength in STRENGTHS:
         entering, leaving = _tokens(model, image, calls, place, layer, strength)
-        if entering is None or leaving is None or _moved(leaving) >= _moved(entering):
+        if entering is None or leaving is None:
             return False
-    return True
+        if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
+            loses = _moved(leaving) < _moved(entering)
+            if not loses:
+                return False
+    return loses
 
 
 def _tokens(
@@ -50,7 +55,7 @@ def _tokens(
     The third differ from the first by rounding alone.
     """
     # No attention before the first layer could change its tokens.
-    images = torch.cat([image, image + noise_like(image) if layer == 0 else image, image])
+    images = torch.cat([image, image + spread_of(image) * noise_like(image) if layer == 0 else image, image])
     seen: dict[int, Tensor] = {}
 
     def edit(call: int, attn: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import tolerance
+from vit.capture.alone import is_half, tolerance
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.logits import result_of
 from vit.capture.moved import moved_by_images, two_of
@@ -46,20 +46,22 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
 
 @torch.no_grad()
 def repeated(model: nn.Module, images: Tensor) -> Tensor:
-    """Return the logits of images (B, C, H, W), which two passes must agree on.
+    """Return the logits of images (B, C, H, W), on which two passes must agree.
 
-    What two images differ by is the scale of what a map shows. Kernels of a GPU may add up in another order each time.
+    They agree if they differ by less than 1e-4 of what two images differ by, which is the scale of a map, or by
+    rounding: kernels of a GPU may add up in another order each time.
 
     Raises:
         ValueError: If they do not agree, or the model draws random numbers that change them.
     """
-    drawn, given = torch.get_rng_state(), images.clone()
+    drawn, given = _random_state(images), images.clone()
     one = result_of(model(images))
     check_images_unchanged(model, images, given)
     other = result_of(model(images))
-    draws = not torch.equal(drawn, torch.get_rng_state())
+    draws = not torch.equal(drawn, _random_state(images))
     moved, of_images = _largest(one - other), _largest(one[:1] - one[1:]) if len(one) > 1 else _largest(one)
-    rounding = ROUNDING * torch.finfo(one.dtype).eps * _largest(one) if one.is_floating_point() else 0.0
+    kind = torch.float16 if is_half(model, one) and torch.finfo(one.dtype).bits > 16 else one.dtype
+    rounding = ROUNDING * torch.finfo(kind).eps * _largest(one)
     if moved > max(LOGIT_TOLERANCE * of_images, rounding) or (moved and draws):
         raise ValueError(
             f"the logits of {type(model).__name__} differ by {moved:.2g} between two passes of the same images: the "
@@ -67,6 +69,14 @@ def repeated(model: nn.Module, images: Tensor) -> Tensor:
             "between passes"
         )
     return one
+
+
+def _random_state(images: Tensor) -> Tensor:
+    """Return the state of the generators that a model may draw from."""
+    states = [torch.get_rng_state()]
+    if images.is_cuda:
+        states.append(torch.cuda.get_rng_state(images.device))
+    return torch.cat(states)
 
 
 def check_images_unchanged(model: nn.Module, images: Tensor, given: Tensor) -> None:

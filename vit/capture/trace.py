@@ -172,7 +172,7 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
         for event in before
         if event.boundary.side == "output"
         and event.shape == layer.shape
-        and not isinstance(event.boundary.module, nn.Identity | nn.modules.dropout._DropoutNd)
+        and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
         and not _projects(event.boundary.module)
     )
     return next(norms, layer)

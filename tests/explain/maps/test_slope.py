@@ -62,6 +62,20 @@ def half_detached(random_vit):
     return Around(random_vit(depth=2), run)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [reversing, adapted, half_detached])
+def test_a_gradient_that_is_not_the_slope_is_refused_in_either_precision(make, dtype, random_vit):
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        check_slope(Subject(make(random_vit).eval().to(dtype), IMAGES.to(dtype), 1))
+
+
+def test_an_edge_of_a_clamp_at_the_pixels_of_the_background_is_no_wrong_slope(random_vit):
+    model = Around(random_vit(depth=1), lambda model, images: model(images.clamp(min=0)))
+    images = IMAGES.clamp(min=0)
+    images[:, :, 1:] = 0
+    check_slope(Subject(model.eval(), images))
+
+
 @pytest.mark.parametrize("make", [reversing, adapted, half_detached])
 def test_every_method_refuses_a_gradient_that_is_not_the_slope(make, random_vit):
     model = make(random_vit).eval()

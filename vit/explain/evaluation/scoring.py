@@ -8,6 +8,7 @@ compare with a known answer.
 import math
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
 from vit.explain.maps.perturbation import can_drop
+from vit.explain.maps.slope import check_slope
 from vit.explain.memory import PeakMemory
 from vit.support.precision import in_double
 
@@ -145,7 +147,7 @@ def score(
         removals = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]
-        _ = subject.contrast  # cached now, so that no method is timed with it
+        _fill_caches(subject)  # so that no method is timed with what others share
         untrained = _untrained(subject, methods, count)
         count += len(images)
         for method in methods:
@@ -207,6 +209,17 @@ def localise(
             for name, found in ((method, maps), *own):
                 _append(parts, name, {m: measure(found.clamp(min=0), inside) for m, measure in measures.items()})
     return _table(parts, methods, "hits", len(images), clusters, {})
+
+
+def _fill_caches(subject: Subject) -> None:
+    """Find what several methods need of a subject; what it refuses is refused again by the methods."""
+    _ = subject.contrast
+    with suppress(ValueError):
+        check_slope(subject)
+        subject.slope_is_checked = True
+    for name in ("without_skip", "lost_rows", "score_readout"):
+        with suppress(ValueError):
+            getattr(subject, name)
 
 
 def _append(parts: dict[str, dict[str, list[Tensor]]], name: str, measured: dict[str, Tensor]) -> None:

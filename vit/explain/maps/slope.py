@@ -16,11 +16,12 @@ from einops import einsum, rearrange, repeat
 from torch import Tensor
 
 from vit.capture.alone import is_half
-from vit.capture.moved import spread_of
+from vit.capture.moved import noise_like, spread_of
 from vit.explain.maps.subject import Subject
 
 DIRECTIONS = 3
 STEPS = (2e-3, 1e-3)  # of the standard deviation of the pixels
+BESIDE = 0.01  # how far from the image the slope is measured, in standard deviations of the pixels
 STEADY = 0.05  # two steps measure a slope if they differ by less than this share of it
 WRONG = 0.25  # of the slope: how much the gradient may differ from it
 CLEAR = 1000  # times the rounding of the score: what a step must change
@@ -51,12 +52,15 @@ def check_slope(subject: Subject) -> None:
     if is_half(subject.model, subject.logits):
         return
     image, contrast = subject.images[:1], subject.contrast[:1]
+    image = image + BESIDE * spread_of(image) * noise_like(image)  # pixels of exactly 0 may lie at an edge of a clamp
     generator = torch.Generator().manual_seed(1)
     directions = torch.randn(DIRECTIONS, *image.shape[1:], generator=generator).to(image)
     try:
         with torch.enable_grad():
             pixels = image.detach().clone().requires_grad_()
             (gradient,) = torch.autograd.grad(subject.score_of(pixels, contrast).sum(), pixels, allow_unused=True)
+    except torch.cuda.OutOfMemoryError:
+        raise
     except RuntimeError:  # tokens that are changed in place, or a checkpoint: methods know ways around these
         return
     if gradient is None:  # the method says so
@@ -67,6 +71,7 @@ def check_slope(subject: Subject) -> None:
     with torch.no_grad():
         moved = image + rearrange(moves, "i s k c y x -> (i s k) c y x")
         scores = subject.score_of(moved, repeat(contrast, "1 n -> b n", b=len(moved)))
+    steps, said = steps.to(scores), said.to(scores)  # a model may be on several devices
     up, down = rearrange(scores, "(i s k) -> i s k", i=2, s=len(STEPS))
     measured = (up - down) / (2 * steps[:, None])
     largest = measured.abs().amax(dim=0)
