@@ -31,6 +31,7 @@ def draw(run: Path, page: Path, folder: Path) -> None:
     """Write the pictures of a run and of the page of its analysis into a folder."""
     for name in ("curves", "mistakes"):
         shutil.copyfile(run / f"{name}.png", folder / f"{name}.png")
+    shutil.copyfile(page.with_name("pruning.png"), folder / "pruning.png")
     data = Digits()
     data.setup("test")
     pixels = data.sets["test"].images[:IMAGES]
