@@ -129,7 +129,7 @@ EVERYWHERE = {
     "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
-    "layer": Word("Attention, then an MLP; each adds its output to the tokens. Also called a block; numbered from 0"),
+    "layer": Word("Attention, then an MLP, each adding its output to the tokens; also called a block, numbered from 0"),
     "logit": Word("The number of a class before the softmax; a difference of 1 is a factor of 2.7 in probability"),
     "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),

@@ -97,7 +97,9 @@ def test_means_are_taken_from_each_training_in_the_order_of_seeds():
     assert explanations.means(group, "photographs", "drop") == {"m": [0.25, 0.5]}
     assert explanations.means(group, "photographs", "ms") == {"m": [2.0, 2.0]}
     assert explanations.means(group, "photographs", "fill") == {}
-    assert explanations.spread(group, "photographs", "drop").rows == [{"method": "m", "drop": (0.375, 0.25, 0.5)}]
+    found = explanations.spread(group, "photographs", "drop", "A title")
+    assert found.rows == [{"method": "m", "drop": (0.375, 0.25, 0.5)}]
+    assert found.note == "A title\nMean, lowest and highest of 2 trainings"
 
 
 def test_a_classifier_trained_on_mosaics_learns_which_classes_they_hold_and_leaves_the_first_one_alone():

@@ -210,7 +210,7 @@ def _check_same_cells(
     """Raise a ValueError if the patches of another image have other pixels, as if a model crops images by content."""
     other = find_patches(model, image, call, num_tokens)
     # A pixel halfway between two patches may belong to either, by how much each responds to it.
-    if other != layout or (find_cells(model, image, call, other) != cells).double().mean() > MOVED:
+    if other != layout or (find_cells(model, image, call, other) != cells).float().mean() > MOVED:
         raise ValueError(
             f"{type(model).__name__} takes its patches from other pixels of each image, as if it crops or turns images "
             f"by what they show, so no map fits all: do that before the model, or {CHOOSE_OTHERS}"

@@ -3,8 +3,8 @@
 Letters in the einops patterns: k copies of an image, h heads, n tokens, d channels.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -18,7 +18,9 @@ from vit.capture.trace import Boundary
 
 
 @torch.no_grad()
-def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None) -> int | None:
+def layer_without_skip(
+    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], place: Boundary | None
+) -> int | None:
     """Return the number of the first layer that not all tokens pass by, or None if there is none.
 
     The attention of the layer gives zeros, all others are the identity, and the tokens that enter the layer are
@@ -28,16 +30,20 @@ def layer_without_skip(model: nn.Module, image: Tensor, calls: Sequence[int], pl
         model: A ViT in eval mode.
         image: An image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
+        layers: Where the tokens enter each layer. If there are none, its values stand for them.
         place: Where the tokens after the layers are. If it is None, the last layer is not looked at.
     """
-    return next((layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, place, layer)), None)
+    places = dict(enumerate(layers)) | ({len(calls): place} if place else {})
+    return next((layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, places, layer)), None)
 
 
-def _loses_tokens(model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None, layer: int) -> bool:
+def _loses_tokens(
+    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], layer: int
+) -> bool:
     """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
     loses = False
     for strength in STRENGTHS:
-        entering, leaving = _tokens(model, image, calls, place, layer, strength)
+        entering, leaving = _tokens(model, image, calls, places, layer, strength)
         if entering is None or leaving is None:
             return False
         if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
@@ -48,7 +54,12 @@ def _loses_tokens(model: nn.Module, image: Tensor, calls: Sequence[int], place: 
 
 
 def _tokens(
-    model: nn.Module, image: Tensor, calls: Sequence[int], place: Boundary | None, layer: int, strength: float
+    model: nn.Module,
+    image: Tensor,
+    calls: Sequence[int],
+    places: Mapping[int, Boundary],
+    layer: int,
+    strength: float,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the tokens that enter a layer and the next one, (K, N, D) each: unchanged, changed, and unchanged again.
 
@@ -62,7 +73,7 @@ def _tokens(
         if call not in calls:
             return attn
         number = calls.index(call)
-        if number in (layer, layer + 1):
+        if number in (layer, layer + 1) and number not in places:
             seen[number] = rearrange(intercepted.values, "k h n d -> k n (h d)")
         if attn.shape[-2] != attn.shape[-1]:
             return attn
@@ -71,10 +82,16 @@ def _tokens(
         return (own * torch.eye(attn.shape[-1]).to(attn)).expand_as(attn)
 
     intercepted = intercept(model, images, edit)
-    watched = place.seen(partial(seen.__setitem__, len(calls))) if place else nullcontext()
-    with watched, intercepted:
+    with ExitStack() as watched:
+        for number in {layer, layer + 1} & {*places}:
+            watched.enter_context(places[number].seen(partial(_keep, seen, number)))
+        watched.enter_context(intercepted)
         model(images)
     return seen.get(layer), seen.get(layer + 1)
+
+
+def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
+    seen[number] = tokens.clone()  # a layer may add to them in place
 
 
 def _moved(copies: Tensor) -> int:

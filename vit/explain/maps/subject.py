@@ -183,8 +183,8 @@ class Subject:
     def without_skip(self) -> int | None:
         """The first layer without a skip connection beside its attention, or None."""
         anatomy = self.anatomy
-        calls, place = anatomy.calls[: anatomy.depth], anatomy.reading.place
-        return layer_without_skip(self.model, self.images[:1], calls, place)
+        calls, layers, place = anatomy.calls[: anatomy.depth], anatomy.parts.layers, anatomy.reading.place
+        return layer_without_skip(self.model, self.images[:1], calls, layers, place)
 
     def check_skips(self, remedy: str) -> None:
         """Raise a ValueError if a layer has no skip connection, which the formula of a map adds to each attention."""
