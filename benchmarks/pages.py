@@ -226,7 +226,7 @@ def highlights() -> str:
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
         "**Its maps are tested**: patches are removed in the order of a map, and the probability of the class should "
-        f"fall. `relevance`, the default, scores {drop['relevance']:.2f}, the best map that ignores the model "
+        f"fall. `relevance`, which commands draw, scores {drop['relevance']:.2f}, the best map that ignores the model "
         f"{drop[control]:.2f}, `rollout` {drop['rollout']:.2f} (packaged model, {maps_of_packaged['images']} images; 0 "
         f"says nothing{out_of_date([maps_of_packaged])}). [How this is measured](docs/trust.md), and [which map to "
         "take](docs/explain.md#which-map-to-take).",
@@ -236,14 +236,14 @@ def highlights() -> str:
 
 def in_plain_pytorch() -> str:
     """Return the speed of models that are not optimised, over that of the fastest other library, in sentences."""
-    groups = [group for (size, _), group in throughputs().items() if size == SERVED]
-    batches = [ratio for group in groups for ratio in speedups(group, "ours").values()]
-    older = out_of_date(cell for group in groups for cell in group.values())
+    groups = {mode: group for (size, mode), group in throughputs().items() if size == SERVED}
+    batches = {mode: [*speedups(group, "ours").values()] for mode, group in groups.items()}
+    older = out_of_date(cell for group in groups.values() for cell in group.values())
     return (
-        "Without it, training and inference have [between "
-        f"{span([*batches, *plain_inference(SERVED_BATCH)], '.2f').replace(' to ', ' and ')} "
-        f"times](docs/results.md#speed-beside-other-libraries) the speed of the best library{older}, single images "
-        f"between {span(plain_inference(1), '.2f').replace(' to ', ' and ')} times."
+        f"Without it, training has [{span(batches['training'], '.2f')} "
+        f"times](docs/results.md#speed-beside-other-libraries) the speed of the best library{older}, inference "
+        f"[{span([*batches['inference'], *plain_inference(SERVED_BATCH)], '.2f')}](docs/results.md#fast-inference), "
+        f"single images {span(plain_inference(1), '.2f')}."
     )
 
 

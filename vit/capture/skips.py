@@ -1,6 +1,6 @@
 """Finds layers whose attention has no skip connection of its own.
 
-Letters in the einops patterns: k copies of an image, h heads, n tokens, d channels.
+Letters in the einops patterns: k copies of an image, h heads, n queries, m keys, d channels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alone import intercept
@@ -77,9 +77,11 @@ def _tokens(
             seen[number] = rearrange(intercepted.values, "k h n d -> k n (h d)")
         if attn.shape[-2] != attn.shape[-1]:
             return attn
-        own = attn.new_full((len(images), 1, 1, 1), float(number != layer))
-        own[1] += strength * (number == layer - 1)
-        return (own * torch.eye(attn.shape[-1]).to(attn)).expand_as(attn)
+        identity = torch.eye(attn.shape[-1]).to(attn)
+        weights = repeat(identity * (number != layer), "n m -> k 1 n m", k=len(images)).clone()
+        if number == layer - 1:  # other values, not only larger ones, which a norm would undo
+            weights[1] += strength * identity.roll(1, dims=1)
+        return weights.expand_as(attn)
 
     intercepted = intercept(model, images, edit)
     with ExitStack() as watched:
