@@ -43,7 +43,7 @@ MAPS = {
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
         "(sum of w z)+; Selvaraju et al. 2017",
-        "Take it if attention cannot be read; it is below edges on three models of CIFAR-10, above it on the packaged one",
+        "Take it if attention cannot be read; it is below edges on three models of CIFAR-10, not on the packaged one",
     ),
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",

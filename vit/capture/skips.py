@@ -17,6 +17,9 @@ from vit.capture.order import STILL, STRENGTHS
 from vit.capture.trace import Boundary
 
 
+CLEAR = 100  # times its rounding: how far the tokens that enter a layer must be changed
+
+
 @torch.no_grad()
 def layer_without_skip(
     model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], place: Boundary | None
@@ -46,7 +49,9 @@ def _loses_tokens(
         entering, leaving = _tokens(model, image, calls, places, layer, strength)
         if entering is None or leaving is None:
             return False
-        if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
+        is_clear = float(changes(entering)[0].max()) > CLEAR * rounding(entering)
+        # Large numbers overflow in half precision.
+        if is_clear and entering.isfinite().all() and leaving.isfinite().all():
             loses = _moved(leaving) < _moved(entering)
             if not loses:
                 return False
