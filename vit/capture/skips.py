@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from vit.capture.alone import intercept
 from vit.capture.moved import changes, noise_like, rounding, spread_of
-from vit.capture.order import STILL, STRENGTHS
+from vit.capture.order import STRENGTHS
 from vit.capture.trace import Boundary
 
-
-CLEAR = 100  # times its rounding: how far the tokens that enter a layer must be changed
+CLEAR = 100  # times rounding: how far a token that enters a layer must be changed to count
 
 
 @torch.no_grad()
@@ -49,10 +48,8 @@ def _loses_tokens(
         entering, leaving = _tokens(model, image, calls, places, layer, strength)
         if entering is None or leaving is None:
             return False
-        is_clear = float(changes(entering)[0].max()) > CLEAR * rounding(entering)
-        # Large numbers overflow in half precision.
-        if is_clear and entering.isfinite().all() and leaving.isfinite().all():
-            loses = _moved(leaving) < _moved(entering)
+        if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
+            loses = _moved(leaving, 1) < _moved(entering, CLEAR)
             if not loses:
                 return False
     return loses
@@ -101,7 +98,6 @@ def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
     seen[number] = tokens.clone()  # a layer may add to them in place
 
 
-def _moved(copies: Tensor) -> int:
-    """Return how many tokens differ between the first two copies: (K, N, D)."""
-    moves = reduce(changes(copies)[0], "n d -> n", "max")
-    return int((moves > max(rounding(copies), STILL * float(moves.max()))).sum())
+def _moved(copies: Tensor, clear: float) -> int:
+    """Return how many tokens differ between the first two copies by more than ``clear`` times rounding: (K, N, D)."""
+    return int((reduce(changes(copies)[0], "n d -> n", "max") > clear * rounding(copies)).sum())
