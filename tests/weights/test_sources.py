@@ -375,6 +375,24 @@ def test_what_is_assumed_is_reported():
 
 
 @pytest.mark.parametrize(
+    ("resample", "assumed"),
+    [
+        ("bilinear", ["bicubic scaling of images, in place of bilinear"]),
+        (2.0, ["bicubic scaling of images, in place of bilinear"]),
+        (9, ["bicubic scaling of images, in place of 9"]),
+        ([2], []),
+        ({}, []),
+    ],
+)
+def test_unusual_words_for_the_scaling_of_images_are_read_or_left_out(tmp_path, resample, assumed):
+    ours = vit.VisionTransformer(image_size=16, patch_size=4, embed_dim=DIM, depth=1, num_heads=HEADS, norm_eps=1e-12)
+    vit.save(ours, tmp_path / "folder", format="transformers")
+    path = tmp_path / "folder/preprocessor_config.json"
+    path.write_text(json.dumps({"image_mean": [0.1] * 3, "image_std": [0.2] * 3, "resample": resample}))
+    assert vit.load(tmp_path / "folder").load_report.assumed == assumed
+
+
+@pytest.mark.parametrize(
     ("told", "assumed"),
     [("bilinear", ["bicubic scaling of images, in place of bilinear"]), ("bicubic", []), (None, [])],
 )

@@ -48,8 +48,9 @@ def _read_images(found: dict[str, Any], channels: int) -> dict[str, Any]:
     side = crop.get("height") if isinstance(crop, Mapping) else crop
     if found.get("do_center_crop") and isinstance(scaled, int) and isinstance(side, int) and scaled <= 10 * side:
         data["crop_ratio"] = min(1.0, side / scaled)
-    if found.get("do_resize", True) and found.get("resample") in RESAMPLED:
-        data["interpolation"] = RESAMPLED[found["resample"]]
+    resample = found.get("resample")
+    if found.get("do_resize", True) and isinstance(resample, int | float | str):
+        data["interpolation"] = RESAMPLED.get(resample, resample)
     return data
 
 
