@@ -11,7 +11,7 @@ from tests.capture.handwritten_attention import HEADS, WIDTH, expected_attention
 from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
-from vit.capture.mixing import COPIES
+from vit.capture.halves import COPIES
 from vit.capture.moved import rounding
 from vit.capture.places import STRIPS
 from vit.explain import explain

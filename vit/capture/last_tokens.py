@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.alone import intercept
+from vit.capture.halves import is_unmixed, num_copies
 from vit.capture.logits import result_of
-from vit.capture.mixing import change_halves, is_unmixed, num_copies
+from vit.capture.mixing import change_halves
 from vit.capture.moved import are_equal, moved_by_images
 from vit.capture.trace import Boundary, Trace
 

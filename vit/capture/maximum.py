@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.halves import is_mixed, is_unmixed, num_copies
 from vit.capture.last_tokens import by_image
-from vit.capture.mixing import change_halves, is_mixed, is_unmixed, num_copies
+from vit.capture.mixing import change_halves
 
 MAXIMA = (
     *(torch.max, Tensor.max, torch.amax, Tensor.amax, torch.maximum, Tensor.maximum, torch.fmax, Tensor.fmax),

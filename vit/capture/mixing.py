@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.alone import heads_first_calls
+from vit.capture.halves import HALVES, num_copies
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS
 
-# Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
-COPIES = 5  # 6 of an image of 5 tokens, as an axis of 5 could count either
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
@@ -61,7 +60,7 @@ def check_unmixed(
     if num_tokens < 2:
         return start
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
-    for half in _HALVES[: 1 if in_short else None]:
+    for half in HALVES[: 1 if in_short else None]:
         for attempt in range(MOST_STARTS):
             try:
                 _Experiment(model, copies, calls, num_tokens, start, half=half).run()
@@ -73,20 +72,6 @@ def check_unmixed(
             else:
                 break
     return start
-
-
-def num_copies(num_tokens: int) -> int:
-    """Return how many copies of an image of ``num_tokens`` tokens an experiment passes."""
-    return COPIES + (num_tokens == COPIES)
-
-
-# Each returns which of N tokens are in one half, (N,).
-_HALVES: tuple[Callable[[int], Tensor], ...] = (
-    lambda count: torch.randperm(count, generator=torch.Generator().manual_seed(0)) < count // 2,
-    lambda count: torch.arange(count) % 2 == 0,
-    lambda count: torch.arange(count) // 2 % 2 == 0,
-    lambda count: torch.arange(count) // 4 % 2 == 0,
-)
 
 
 @torch.no_grad()
@@ -112,18 +97,6 @@ def change_halves(
     """
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
     _Experiment(model, copies, calls, num_tokens, start, reached=reached).run(around)
-
-
-def is_unmixed(copies: Tensor) -> bool:
-    """Return whether each number of a result (K, ...) depends on at most one half, and both halves change some."""
-    one, other = changes(copies)[:2] > rounding(copies)
-    return bool(one.any() and other.any()) and not is_mixed(copies)
-
-
-def is_mixed(copies: Tensor) -> bool:
-    """Return whether a number of a result (K, ...) depends on both halves."""
-    one, other = changes(copies)[:2] > rounding(copies)
-    return bool((one & other).any())
 
 
 def _named(
@@ -184,7 +157,7 @@ class _Experiment(TorchFunctionMode):
         start: int,
         looks_at_all: bool = False,
         reached: Callable[[int], None] = lambda _: None,
-        half: Callable[[int], Tensor] = _HALVES[0],
+        half: Callable[[int], Tensor] = HALVES[0],
     ) -> None:
         super().__init__()
         self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
