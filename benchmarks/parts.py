@@ -112,6 +112,8 @@ HOUR = f"--config configs/cifar10.yaml {IMAGES}"
 FROM_HOUR = "--model.init_from {last:cifar10}"
 FIRST = "--experiment cifar10_45_minutes --trainer.max_time 00:00:45:00"
 FROM_FIRST = "--model.init_from {last:cifar10_45_minutes}"
+NIGHT = f"--config configs/cifar10_night.yaml {IMAGES}"
+FROM_NIGHT = "--model.init_from {last:cifar10_night}"
 COMPLETE, ON_CIFAR = "--config configs/complete_digits.yaml", f"--config configs/complete_cifar.yaml {IMAGES}"
 MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
@@ -135,6 +137,8 @@ PARTS: dict[str, Part] = {
         training=typed,
     ),
     "overlap_hour": accuracy_of("cifar10_overlap", 62, f"{DATA} --seeds 0 -- {FROM_FIRST}", (f"{HOUR} {FIRST}",)),
+    "night": accuracy_of("cifar10_night", 97, f"{DATA} --seeds 0"),
+    "night_overlap": accuracy_of("cifar10_night_overlap", 150, f"{DATA} --seeds 0 -- {FROM_NIGHT}", (NIGHT,)),
     "showcase": accuracy_of("cifar10_showcase", 92, f"{DATA} --seeds 0 -- {FROM_HOUR}", (HOUR,)),
     "read": accuracy_of("read_digits", 16),
     "photos": accuracy_of("photos", 6, "--data photos -- --data.skip_damaged true"),
