@@ -297,7 +297,7 @@ def test_a_batch_holds_the_readable_images_and_messages_about_the_others(image_f
     batch = collate_readable([image_files[number] for number in (0, 1, 2)])
     assert batch.images.tolist() == [image_files[0][0].tolist(), image_files[2][0].tolist()]
     assert batch.labels.tolist() == [0, 2]
-    assert batch.indices.tolist() == [0, 2]
+    assert batch.indices == [0, 2]
     assert batch.unreadable == {1: f"cannot read image {image_files.paths[1]}: it is no image"}
 
 

@@ -104,7 +104,7 @@ def _decode_all(files: ImageFiles, num_workers: int, keep_images: bool) -> tuple
     for decoded in _decoded(files, num_workers, "decoded" if keep_images else "checked"):
         unreadable |= decoded.unreadable
         notes |= decoded.notes
-        if keep_images and len(decoded.indices):
+        if keep_images and decoded.indices:
             images[decoded.indices] = decoded.images
     if keep_images and unreadable:
         images = images[[index for index in range(len(files)) if index not in unreadable]]

@@ -290,11 +290,14 @@ def _take(items: list | Members | np.ndarray, indices: Tensor) -> list | Members
 
 @dataclass
 class DecodedBatch:
-    """The readable images of a batch, the error messages of unreadable files, and notes on others, both by index."""
+    """The readable images of a batch, the error messages of unreadable files, and notes on others, both by index.
+
+    Indices are a list: a worker process passes each tensor as a file of its own, which takes longer than short lists.
+    """
 
     images: Tensor
     labels: Tensor
-    indices: Tensor
+    indices: list[int]
     unreadable: dict[int, str]
     notes: dict[int, list[str]]
 
@@ -311,7 +314,7 @@ def collate_readable(items: list[Item]) -> DecodedBatch:
         # In a worker process, default_collate stacks into shared memory, which saves a copy.
         images=default_collate([*images]) if images else torch.empty(0),
         labels=torch.tensor(labels),
-        indices=torch.tensor(indices),
+        indices=[*indices],
         unreadable={index: image for image, _, index, _ in items if isinstance(image, str)},
         notes={index: notes for _, _, index, notes in items if notes},
     )

@@ -196,7 +196,7 @@ class StreamLoader(BatchLoader):
         is_over = RawValue(ctypes.c_bool)
         self.loader = DataLoader(
             files,
-            batch_sampler=sampler,
+            batch_sampler=Listed(sampler),
             num_workers=num_workers,
             collate_fn=collate_readable,
             pin_memory=self.device.type == "cuda",
@@ -218,6 +218,22 @@ class StreamLoader(BatchLoader):
             images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
             labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
+
+
+class Listed:
+    """The batches of a sampler as lists: passing a list to a worker process takes less time than passing a tensor."""
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the indices of the images of each batch."""
+        for indices in self.sampler:
+            yield indices.tolist()
 
 
 def ignore_first_sigterm(is_over: ctypes.c_bool, worker: int) -> None:

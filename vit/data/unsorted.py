@@ -84,7 +84,7 @@ class UnsortedImages(ImageDataModule):
 
     def _collate(self, items: list[Item]) -> tuple[Tensor, list[str], list[str]]:
         decoded = collate_readable(items)
-        files = [str(self.files.paths[index]) for index in decoded.indices.tolist()]
+        files = [str(self.files.paths[index]) for index in decoded.indices]
         images = decoded.images if files else torch.empty(0, self.in_channels, *self.image_size, dtype=torch.uint8)
         notes = [f"{self.files.paths[index]}: {note}" for index, found in decoded.notes.items() for note in found]
         return images, files, [*decoded.unreadable.values(), *notes]
