@@ -588,6 +588,36 @@ def test_rollout_is_refused_where_tokens_do_not_pass_each_attention_by(name):
             explain(model, IMAGES, method)
 
 
+def gathered(model, images):
+    """As many learned latents as tokens gather the image by attention, as in a Perceiver, and have skips from there."""
+    first, *others = model.layers
+    latents = model.more(model.positions.flip(1)).expand(len(images), -1, -1)
+    q, (_, k, v) = first.split(latents)[0], first.split(model.embed(images))
+    tokens = latents + first.proj(first.join(first.mix(first, q, k, v)))
+    for layer in others:
+        tokens = layer(tokens)
+    return model.read(tokens)
+
+
+@pytest.mark.parametrize("method", ["attention", "value"])
+def test_latents_are_not_drawn_as_patches(method):
+    with pytest.raises(ValueError, match="a layer before layer 2 of Invented has no skip connection"):
+        explain(invented(run=gathered), IMAGES, method)
+
+
+@pytest.mark.parametrize("name", WITHOUT_SKIP)
+def test_attention_to_tokens_that_are_no_longer_those_of_their_patches_is_refused(name):
+    model = WITHOUT_SKIP[name][0]()
+    if name in ("no skip of the class token", "to the layer before the last"):
+        expected = noted_by(model, IMAGES)[-1].mean(dim=1)[:, 0, 1:].unflatten(1, (3, 5))
+        assert_close(explain(model, IMAGES, "attention"), expected, **EXACT)
+    else:
+        with pytest.raises(
+            ValueError, match="of Invented has no skip connection, so tokens hold what attention brought"
+        ):
+            explain(model, IMAGES, "attention")
+
+
 # Models that are refused.
 
 

@@ -1,4 +1,4 @@
-"""Finds layers whose attention has no skip connection of its own.
+"""Finds layers whose attention has no skip connection of its own, and whether tokens are still those of their patches.
 
 Letters in the einops patterns: k copies of an image, h heads, n queries, m keys, d channels.
 """
@@ -36,16 +36,30 @@ def layer_without_skip(
         place: Where the tokens after the layers are. If it is None, the last layer is not looked at.
     """
     places = dict(enumerate(layers)) | ({len(calls): place} if place else {})
-    return next((layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, places, layer)), None)
+    return next(
+        (layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, places, layer, layer + 1)), None
+    )
+
+
+@torch.no_grad()
+def keeps_patches(
+    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], layer: int
+) -> bool:
+    """Return whether the tokens that enter a layer hold more of their patches than what attention brought there.
+
+    The attention of all layers before gives zeros, and the image is changed. Then each of its tokens must be changed.
+    Arguments are as in ``layer_without_skip``.
+    """
+    return not _loses_tokens(model, image, calls, dict(enumerate(layers)), 0, layer)
 
 
 def _loses_tokens(
-    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], layer: int
+    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], first: int, last: int
 ) -> bool:
-    """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
+    """Return whether fewer tokens enter layer ``last`` changed than layer ``first``, whatever the size of the change."""
     loses = False
     for strength in STRENGTHS:
-        entering, leaving = _tokens(model, image, calls, places, layer, strength)
+        entering, leaving = _tokens(model, image, calls, places, range(first, last), strength)
         if entering is None or leaving is None:
             return False
         if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
@@ -60,38 +74,39 @@ def _tokens(
     image: Tensor,
     calls: Sequence[int],
     places: Mapping[int, Boundary],
-    layer: int,
+    passed: range,
     strength: float,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the tokens that enter a layer and the next one, (K, N, D) each: unchanged, changed, and unchanged again.
+    """Return the tokens that enter the passed layers and the next one: (K, N, D) each, unchanged, changed, unchanged.
 
     The third differ from the first by rounding alone.
     """
+    first, last = passed.start, passed.stop
     # No attention before the first layer could change its tokens.
-    images = torch.cat([image, image + spread_of(image) * noise_like(image) if layer == 0 else image, image])
+    images = torch.cat([image, image + spread_of(image) * noise_like(image) if first == 0 else image, image])
     seen: dict[int, Tensor] = {}
 
     def edit(call: int, attn: Tensor) -> Tensor:
         if call not in calls:
             return attn
         number = calls.index(call)
-        if number in (layer, layer + 1) and number not in places:
+        if number in (first, last) and number not in places:
             seen[number] = rearrange(intercepted.values, "k h n d -> k n (h d)")
         if attn.shape[-2] != attn.shape[-1]:
             return attn
         identity = torch.eye(attn.shape[-1]).to(attn)
-        weights = repeat(identity * (number != layer), "n m -> k 1 n m", k=len(images)).clone()
-        if number == layer - 1:  # other values, not only larger ones, which a norm would undo
+        weights = repeat(identity * (number not in passed), "n m -> k 1 n m", k=len(images)).clone()
+        if number == first - 1:  # other values, not only larger ones, which a norm would undo
             weights[1] += strength * identity.roll(1, dims=1)
         return weights.expand_as(attn)
 
     intercepted = intercept(model, images, edit)
     with ExitStack() as watched:
-        for number in {layer, layer + 1} & {*places}:
+        for number in {first, last} & {*places}:
             watched.enter_context(places[number].seen(partial(_keep, seen, number)))
         watched.enter_context(intercepted)
         model(images)
-    return seen.get(layer), seen.get(layer + 1)
+    return seen.get(first), seen.get(last)
 
 
 def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:

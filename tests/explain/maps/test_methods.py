@@ -215,7 +215,18 @@ def test_maps_that_add_a_skip_connection_are_refused_where_a_layer_has_none(meth
     ).eval()
     with pytest.raises(ValueError, match=r"layer 0 of VisionTransformer has no skip connection.*choose"):
         explain(model, images, method)
-    explain(model, images, "attention")
+
+
+@pytest.mark.parametrize("method", ["attention", "value", "legrad", "gradcam"])
+def test_tokens_behind_a_layer_without_a_skip_connection_are_not_drawn_on_patches(method):
+    images = torch.randn(2, 3, 12, 12)
+    model = vit.VisionTransformer(
+        image_size=12, patch_size=4, embed_dim=12, depth=3, num_heads=3, residual=False
+    ).eval()
+    with pytest.raises(ValueError, match=r"a layer before layer 2 of VisionTransformer has no skip.*choose.*occlusion"):
+        explain(model, images, method)
+    if method != "legrad":
+        explain(model, images, method, layer=0)
 
 
 def test_rollout_without_a_residual_needs_no_skip_connections():
