@@ -19,7 +19,8 @@ FAMILIES = {
     "no keys": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
-EMPHASISED = ("softmax", "chunked", "window", "linformer", "linear", "topk")  # the others are thin
+EMPHASISED = ("softmax", "chunked", "window", "linformer", "linear", "topk")  # the others are thin, without a name
+LETTERS = 13  # points
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D")]
 
 
@@ -44,32 +45,31 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
 
 @plot_style
 def draw_cost(result: dict[str, Any], path: Path) -> None:
-    """Draw time and memory of one attention layer against the number of tokens, a colour for each family."""
-    figure = Figure(figsize=(7.4, 10.4))
+    """Draw time and memory of one attention layer against the number of tokens; the table names all mechanisms."""
+    figure = Figure(figsize=(7.4, 9.6))
     rows = (("seconds", 1e3, "Time", "ms"), ("bytes", 1e-6, "Memory", "MB"))
     tokens = [int(length) for length in result["cost"]]
     for axes, (what, scale, title, unit) in zip(figure.subplots(2, 1), rows, strict=True):
-        axes.set(
-            xscale="log",
-            yscale="log",
-            xlabel="tokens",
-            ylabel=f"{title.lower()}, {unit}",
-            title=f"{title} of one layer, {MEASURED}",
-        )
-        axes.set_xticks(tokens, [f"{length:,}" for length in tokens])
-        axes.set_xlim(0.8 * tokens[0], 8 * tokens[-1])
+        axes.set(xscale="log", yscale="log")
+        axes.set_xlabel("tokens", fontsize=LETTERS)
+        axes.set_title(f"{title} of one layer, {MEASURED}, {unit}", fontsize=LETTERS + 1)
+        axes.tick_params(labelsize=LETTERS)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        ends, styles = {}, iter(STYLES * len(EMPHASISED))
+        for color, names in FAMILIES.values():
+            for name in names:
+                points = [*zip(*_points(result, name, what, scale), strict=True)]
+                if points and name in EMPHASISED:
+                    style, marker = next(styles)
+                    axes.plot(*points, color=color, ls=style, marker=marker, ms=5, lw=2, zorder=3)
+                    ends[name] = ((points[0][-1], points[1][-1]), color)
+                elif points:
+                    axes.plot(*points, color=GREY, lw=0.8, alpha=0.5)
+        shown = [length for length in tokens if length >= min(line.get_xdata()[0] for line in axes.lines)]
+        axes.set_xticks(shown, [f"{length:,}" for length in shown])
+        axes.set_xlim(0.8 * shown[0], 6 * shown[-1])
         axes.minorticks_off()
-        ends = {}
-        for family, (color, names) in FAMILIES.items():
-            for name, (style, marker) in zip(names, STYLES, strict=False):
-                if points := _points(result, name, what, scale):
-                    look = {"color": color, "ls": style, "marker": marker, "ms": 5, "lw": 2}
-                    look |= {} if name in EMPHASISED else {"ms": 2, "lw": 0.8, "alpha": 0.6}
-                    axes.plot(*zip(*points, strict=True), label=None if ends.get(family) else family, **look)
-                    ends.setdefault(family, {})[name] = (points[-1], color)
-        _name_ends(axes, {name: end for of_family in ends.values() for name, end in of_family.items()})
-        axes.legend(loc="upper left")
+        _name_ends(axes, ends)
     figure.savefig(path)
 
 
@@ -79,11 +79,11 @@ def _name_ends(axes: Axes, ends: dict[str, tuple[tuple[int, float], str]]) -> No
     known = dict(sorted(ends.items(), key=lambda item: item[1][0][1]))
     heights = axes.transData.transform([end for end, _ in known.values()])[:, 1]
     column = axes.transData.transform((1.7 * max(tokens for (tokens, _), _ in known.values()), 1))[0]
-    places = _spread_out(heights.tolist(), 0.15 * axes.figure.dpi)
+    places = _spread_out(heights.tolist(), 0.22 * axes.figure.dpi)
     for (name, (end, color)), height in zip(known.items(), places, strict=True):
         line = {"arrowstyle": "-", "color": color, "lw": 0.6, "relpos": (0, 0.5)}
         place = axes.transData.inverted().transform((column, height))
-        axes.annotate(name, end, place, arrowprops=line, va="center", color=color, fontsize=9)
+        axes.annotate(name, end, place, arrowprops=line, va="center", color=color, fontsize=LETTERS)
 
 
 def _spread_out(places: list[float], gap: float) -> list[float]:
@@ -108,5 +108,5 @@ def _lowest(group: list[float], gap: float) -> float:
 def _points(result: dict[str, Any], name: str, what: str, scale: float) -> list[tuple[int, float]]:
     costs = {int(tokens): costs[name] for tokens, costs in result["cost"].items() if costs.get(name)}
     points = [(tokens, scale * cost[what][MEASURED]) for tokens, cost in costs.items()]
-    # Less than a megabyte cannot be told from the other memory of the process.
-    return [(tokens, value) for tokens, value in points if what == "seconds" or value >= 1]
+    # Less than two megabytes cannot be told from the other memory of the process.
+    return [(tokens, value) for tokens, value in points if what == "seconds" or value >= 2]

@@ -13,7 +13,7 @@ from attention_figures import FAMILIES
 from einops import rearrange
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from torch import Tensor, nn
 
 import vit
@@ -21,7 +21,8 @@ from vit.support.plotting import ORANGE
 
 PICTURE = Path(__file__).parents[1] / "docs/images/mechanisms.png"
 SIDE, QUERY = 8, (3, 4)  # patches of a side; row and column of the patch that attends
-ACROSS = 6
+ACROSS, LETTERS = 6, 15
+BLACK = 3  # times the mean weight, and above
 OPTIONS = {
     "topk": {"k": 6},
     "window": {"window": 4},
@@ -63,12 +64,12 @@ def implied_weights(attn: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def show(axes: Axes, name: str, color: str) -> None:
-    """Show the weights of a mechanism, relative to the largest one, with a frame around the patch that attends."""
+    """Show the weights of a mechanism in units of their mean, with a frame around the patch that attends."""
     weights = weights_of(name).abs()
-    axes.imshow(weights / weights.max(), cmap="Greys", vmin=0, vmax=1)
+    axes.imshow(weights / weights.mean(), cmap="Greys", vmin=0, vmax=BLACK)
     row, column = QUERY
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=ORANGE, lw=2))
-    axes.set_title(name, color=color)
+    axes.set_title(name, color=color, fontsize=LETTERS)
     axes.set(xticks=[], yticks=[])
 
 
@@ -82,8 +83,11 @@ def draw() -> None:
     for axes, (name, color) in zip(plots, shown, strict=False):
         axes.set_axis_on()
         show(axes, name, color)
-    figure.suptitle("Where the framed patch attends in an untrained layer: white 0, black the most")
-    figure.savefig(PICTURE, dpi=120)
+    scale = f"white 0, grey the mean, black {BLACK} times the mean"
+    figure.suptitle(f"Where the framed patch attends: {scale}", fontsize=LETTERS)
+    families = [Patch(color=color, label=family) for family, (color, _) in FAMILIES.items()]
+    figure.legend(handles=families, loc=(0.53, 0.06), ncols=2, fontsize=LETTERS - 3, frameon=False)
+    figure.savefig(PICTURE, dpi=110)
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it to compare: it is below the control edges on three models of CIFAR-10, above it on the packaged one",
+        "Take it to compare: on no model of CIFAR-10 was it surely above the control edges",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
         "(sum of w z)+; Selvaraju et al. 2017",
-        "Take it if attention cannot be read; it is below edges on three models of CIFAR-10, not on the packaged one",
+        "Take it if attention cannot be read; it is above every control on the packaged model, on three others not",
     ),
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",
@@ -122,7 +122,7 @@ HEADS = {
 EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
-        "The weights by which a token mixes the values of other tokens; by a softmax, they are positive and sum to 1",
+        "The weights by which a token mixes the values of all tokens; by a softmax, they are positive and sum to 1",
         "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),
@@ -202,7 +202,7 @@ TRUST = {
     "fill": Word("The removal area if patches are painted"),
     "rank correlation": Word("1 if two maps order all patches alike, 0 if the orders are unrelated", "Spearman 1904"),
     "removal area": Word(
-        "The area between two curves of the probability, the least and the most relevant patches removed first"
+        "The mean difference of two curves of the probability: the least, and the most relevant patches removed first"
     ),
     "SaCo": Word(
         "Whether patches of larger value lower the probability more if they are painted; from -1 to 1", "Wu et al. 2024"

@@ -65,7 +65,7 @@ def test_pruning_shows_cost_and_gain_of_every_order(drawn):
         return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20, ()) for left in (10, 5, 0)]
 
     curves = {"importance": points(0.9), "oracle": points(0.8), "random": points(0.2)}
-    cost, gain = drawn(charts.draw_pruning, curves).axes
+    (cost,), (gain,) = (drawn(draw, curves).axes for draw in (charts.draw_pruning, charts.draw_pruning_speed))
     assert [list(line.get_xdata()) for line in cost.lines] == [[10, 5, 0]] * 3
     assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
     assert [list(line.get_xdata()) for line in gain.lines] == [[1, 1.25, 1.5]] * 3

@@ -29,6 +29,7 @@ def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_oth
     monkeypatch.setattr(needed, "pruning_curve", curve)
     drawn = {}
     monkeypatch.setattr(needed.charts, "draw_pruning", lambda curves, path: drawn.update(curves))
+    monkeypatch.setattr(needed.charts, "draw_pruning_speed", lambda curves, path: None)
     answer = needed.how_many_heads_can_go(subject, tmp_path)
     assert "On one half of the images, 8 heads can go by the gradient for at most one point" in answer.found
     assert "on the other half, this costs 80.0 points (" in answer.found

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import ConnectionPatch, FancyArrowPatch
 from torch.testing import assert_close
 
 import vit
@@ -65,9 +65,9 @@ def test_the_bars_are_the_probabilities_of_the_four_best_classes_and_of_the_othe
 def test_the_map_is_the_attention_of_the_class_token_in_the_last_block(drawn):
     model, image, panels = drawn()
     attn = capture_attention(model, image[None])[-1][0].mean(dim=0)[0, 1:].reshape(1, 2, 6)
-    assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
+    assert_close(numbers(panels[4]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
     below = f"brightest patch: {100 * attn.max():.1f} %\n(equal shares: {100 / 13:.1f} %)"
-    assert below in [text.get_text() for text in panels[5].texts]
+    assert below in [text.get_text() for text in panels[4].texts]
 
 
 @pytest.mark.parametrize("changes", [{"pool": "mean", "num_registers": 2}, {"pool": "map"}])
@@ -75,18 +75,18 @@ def test_without_a_class_token_the_map_is_the_attention_of_the_mean_patch_in_the
     model, image, panels = drawn(class_token=False, **changes)
     first = model.num_prefix_tokens
     attn = capture_attention(model, image[None])[1][0].mean(dim=0)[first:, first:].mean(dim=0).reshape(1, 2, 6)
-    assert_close(numbers(panels[5]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
+    assert_close(numbers(panels[4]), overlay(image[None], attn.detach())[0].permute(1, 2, 0))
 
 
 @pytest.mark.parametrize(
     ("changes", "tokens", "read"),
     [
-        ({}, "positions added, and\nthe class token on top", "the class token"),
+        ({}, "positions added, and\nclass token on top", "the class token"),
         ({"num_registers": 2}, "positions added, and\n3 learned tokens on top", "the class token"),
         ({"class_token": False, "pool": "mean"}, "positions added", "the mean of all patches"),
-        ({"pos_embed": "sincos"}, "positions added, and\nthe class token on top", "the class token"),
-        ({"pos_embed": "none"}, "no positions added, and\nthe class token on top", "the class token"),
-        ({"pos_embed": "rope"}, "no positions added, and\nthe class token on top", "the class token"),
+        ({"pos_embed": "sincos"}, "positions added, and\nclass token on top", "the class token"),
+        ({"pos_embed": "none"}, "no positions added, and\nclass token on top", "the class token"),
+        ({"pos_embed": "rope"}, "no positions added, and\nclass token on top", "the class token"),
     ],
 )
 def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(drawn, changes, tokens, read):
@@ -94,7 +94,7 @@ def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(
     assert panels[3].get_title() == tokens
     assert panels[6].get_title() == f"a linear layer reads\n{read}"
     assert panels[1].get_title() == "12 patches of\n4 x 2 pixels"
-    assert panels[4].get_title() == "2 blocks of\nthese steps"
+    assert panels[5].get_title() == "2 blocks of\nthese steps"
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(
 )
 def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     _, _, panels = drawn(**changes)
-    texts = sorted((text.get_position()[1], text.get_text()) for text in panels[4].texts if text.get_text())
+    texts = sorted((text.get_position()[1], text.get_text()) for text in panels[5].texts if text.get_text())
     assert [step for _, step in texts] == ["tokens in", *steps, "tokens out"]
     written = texts[1:-1]
-    skips = [line.get_ydata()[0] for line in panels[4].lines]
+    skips = [line.get_ydata()[0] for line in panels[5].lines]
     assert len(skips) == steps.count("+")
     # Each skip connection starts below the attention or MLP that it goes around, and above what comes before.
     order = sorted([*written, *((height, "skip") for height in skips)])
@@ -120,11 +120,13 @@ def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     assert names == [name for of in ("attention", "MLP") for name in (["skip", of, "+"] if skips else [of])]
 
 
-def test_an_arrow_leads_from_each_panel_to_the_next_one(drawn):
+def test_arrows_lead_from_panel_to_panel_and_pass_by_the_picture_of_attention(drawn):
     _, _, panels = drawn()
     figure = panels[0].get_figure(root=True)
-    arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
-    assert len(arrows) == len(panels) - 1
+    ties = [artist for artist in figure.artists if isinstance(artist, ConnectionPatch)]
+    arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch) and artist not in ties]
+    assert [(len(arrows), len(ties))] == [(len(panels) - 2, 1)]
+    assert panels[4].get_position().x1 < panels[5].get_position().x0  # in front of the blocks, not behind them
 
 
 def test_models_without_side_by_side_patches_or_without_classes_are_refused():

@@ -1,7 +1,7 @@
 """Figures of heads and layers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,22 +101,35 @@ def draw_importance(importance: Sequence[Tensor], quantity: str, path: Path) -> 
 
 @plot_style
 def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw accuracy and speed as heads are removed. Each order of removal has its points from ``pruning_curve``."""
-    figure = Figure(figsize=(10.5, 4))
-    accuracy, speed = figure.subplots(1, 2)
-    for order, points in curves.items():
-        style = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
-        left = [point.heads_left for point in points]
-        accuracy.plot(left, [100 * point.accuracy for point in points], **style)
-        speed.plot([point.speedup for point in points], [100 * point.accuracy for point in points], **style)
-    accuracy.set(title="What it costs", xlabel="heads left", ylabel="accuracy, %")
-    accuracy.invert_xaxis()
-    accuracy.legend(title="least important first, by", alignment="left")
-    _use_integer_ticks(accuracy.xaxis)
-    speed.set(title="What it gains", xlabel="measured speed, times that of the full model", ylabel="accuracy, %")
-    for axes in (accuracy, speed):
-        axes.set_ylim(bottom=0)
+    """Draw the accuracy as heads are removed. Each order of removal has its points from ``pruning_curve``."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    _draw_orders(axes, curves, lambda point: point.heads_left)
+    axes.set(title="Heads removed, the least important first", xlabel="heads left")
+    axes.invert_xaxis()
+    _use_integer_ticks(axes.xaxis)
     save_figure(figure, path)
+
+
+@plot_style
+def draw_pruning_speed(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
+    """Draw the accuracy over the measured speed, for the same curves as ``draw_pruning``."""
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    _draw_orders(axes, curves, lambda point: point.speedup)
+    axes.set(title="What it gains", xlabel="measured speed, times that of the full model")
+    save_figure(figure, path)
+
+
+def _draw_orders(
+    axes: Axes, curves: Mapping[str, Sequence[PruningPoint]], across: Callable[[PruningPoint], float]
+) -> None:
+    for order, points in curves.items():
+        look = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
+        axes.plot([across(point) for point in points], [100 * point.accuracy for point in points], **look)
+    axes.legend(title="in the order of", alignment="left")
+    axes.set_ylabel("accuracy, %")
+    axes.set_ylim(bottom=0)
 
 
 @plot_style

@@ -56,7 +56,7 @@ def keeps_patches(
 def _loses_tokens(
     model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], first: int, last: int
 ) -> bool:
-    """Return whether fewer tokens enter layer ``last`` changed than layer ``first``, whatever the size of the change."""
+    """Return whether fewer tokens enter ``last`` changed than layer ``first``, whatever the size of the change."""
     loses = False
     for strength in STRENGTHS:
         entering, leaving = _tokens(model, image, calls, places, range(first, last), strength)

@@ -1,4 +1,4 @@
-"""Draws one picture of a Vision Transformer, from its own numbers: image, patches, tokens, block, attention, classes.
+"""Draws one picture of a Vision Transformer, from its own numbers: image, patches, tokens, block, classes, attention.
 
 Letters in the einops patterns: c channels, h w rows and columns of patches, p q rows and columns of pixels of a patch.
 """
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import ConnectionPatch, FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path as Corners
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from vit.support.class_names import name_classes
 from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_figure
 
 BEST = 4  # classes with a bar
-LETTERS = 11  # points
+LETTERS = 13  # points
 # The steps of a branch around attention or MLP, by the model's norm, and the heights of all steps from the bottom up.
 BRANCHES = {"pre": ("norm", "{}", "+"), "post": ("{}", "+", "norm"), "none": ("{}", "+")}
 HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
@@ -77,35 +77,34 @@ def draw_model(
         )
     attentions = capture_attention(model, image[None])
     with drawable(name_classes(class_names, model.num_classes)) as names:
-        figure = Figure(figsize=(9.2, 6.3), layout="constrained")
+        figure = Figure(figsize=(9.2, 7.0), layout="constrained")
         figure.suptitle("How a Vision Transformer classifies an image", fontsize=LETTERS + 3)
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+        figure.get_layout_engine().set(w_pad=0.14, h_pad=0.1)
         upper, lower = figure.subfigures(2, 1)
-        photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.1, 0.95, 0.95))
-        block, seen, classes = lower.subplots(1, 3, width_ratios=(0.8, 1, 1))
-        _show(photo, pixels, f"an image of {pixels.shape[1]} x {pixels.shape[2]} pixels")
+        photo, patches, linear, positions = upper.subplots(1, 4, width_ratios=(1, 1.05, 0.9, 0.9))
+        seen, block, classes = lower.subplots(1, 3, width_ratios=(1, 0.8, 1))
+        _show(photo, pixels, f"an image of\n{pixels.shape[1]} x {pixels.shape[2]} pixels")
         p, q = embed.patch_size
         title = f"{embed.num_patches} patches of\n{p} x {q} pixels"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(
-            linear, embed(image[None])[0], "a matrix turns each patch\ninto a token (red above 0,\nblue below)"
-        )
+        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each\ninto a token (red\nabove 0, blue below)")
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
         *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
-        reader = "the class token attends" if model.config["class_token"] else "patches attend"
+        reader = "class token attends" if model.config["class_token"] else "patches attend"
         shares = _shares_of_patches(model, last)
-        _show(seen, overlay(pixels[None], shares)[0], f"where {reader}\nin the last block, mean of heads")
+        _show(seen, overlay(pixels[None], shares)[0], f"in the last block:\nwhere the {reader}")
         equal = 100 / last.shape[-1]
         _write_below(seen, f"brightest patch: {100 * shares.max():.1f} %\n(equal shares: {equal:.1f} %)")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
-        _draw_arrows(figure, [photo, patches, linear, positions], [block, seen, classes])
+        _draw_arrows(figure, [photo, patches, linear, positions], [block, classes])
+        _tie(block, seen, model.config["norm"])
         save_figure(figure, path, dpi=110)
 
 
 def _says(model: VisionTransformer) -> str:
-    alone = "the class token" if model.config["class_token"] else "a register"
+    alone = "class token" if model.config["class_token"] else "register"
     prefix = {0: "", 1: f", and\n{alone} on top"}
     added = "positions" if model.config["pos_embed"] in ("learned", "sincos") else "no positions"
     return f"{added} added" + prefix.get(
@@ -137,7 +136,7 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
         tokens.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest"
     )
     axes.set_title(title, fontsize=LETTERS)
-    axes.set_xlabel(f"{tokens.shape[1]} channels (embed_dim)", fontsize=LETTERS)
+    axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=LETTERS)
     axes.set_ylabel(f"{len(tokens)} tokens", fontsize=LETTERS)
     axes.set(xticks=[], yticks=[])
 
@@ -164,6 +163,13 @@ def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
             box = FancyBboxPatch((0.06, height), 0.58, 0.09, boxstyle="round,pad=0.01", fc="white", ec=color, zorder=3)
             axes.add_patch(box)
             axes.text(0.35, height + 0.045, step, ha="center", va="center", fontsize=LETTERS, color=color, zorder=4)
+
+
+def _tie(block: Axes, seen: Axes, norm: str) -> None:
+    """Tie the attention of a block to the picture of it, by a line without an arrow: nothing flows from there."""
+    height = HEIGHTS[BRANCHES[norm].index("{}")] + 0.045
+    ends = {"xyA": (0.05, height), "coordsA": block.transData, "xyB": (1.02, height), "coordsB": seen.transAxes}
+    block.get_figure(root=True).add_artist(ConnectionPatch(**ends, color=BLUE, lw=1.2, linestyle=":"))
 
 
 def _shares_of_patches(model: VisionTransformer, attn: Tensor) -> Tensor:
