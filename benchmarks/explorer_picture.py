@@ -18,7 +18,7 @@ from vit.explain import explorer
 
 ROOT = Path(__file__).parents[1]
 IMAGE, HELD = ROOT / "notebooks/cifar10/horse_0000.jpg", (2, 13)  # row and column of a patch on the edge of the head
-SCREEN = {"width": 800, "height": 742}  # the narrowest with tiles beside the image; down to the last row of tiles
+SCREEN = {"width": 800, "height": 688}  # the narrowest with tiles beside the image; down to the last row of tiles
 
 
 def draw(picture: Path) -> None:

@@ -24,8 +24,9 @@ IMAGES = ("horse_0000", "dog_0001", "truck_0000")  # animals and things that a r
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
 KINDS = ("why this class?", "any class", "control")  # what the map of a method depends on
-ACROSS = 5  # panels of a row of all maps
+ACROSS = 6  # panels of a row of all maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
+LOOK_OF_ALL = LOOK._replace(side=1.75, column=1.75)
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
 
 
@@ -50,8 +51,8 @@ def scores_of_packaged() -> dict[str, float]:
 
 def scored(method: str, scores: dict[str, float]) -> str:
     """Return a method and its score, if it was measured."""
-    score = f" {round(scores[method], 2) + 0.0:.2f}" if method in scores else ""  # no -0.00
-    return f"{method}{score}"
+    score = f"{round(scores[method], 2) + 0.0:.2f}" if method in scores else "not measured"  # no -0.00
+    return f"{method}\n{score}"
 
 
 @torch.no_grad()
@@ -94,7 +95,7 @@ def draw_all() -> Picture:
     pixels, images = read_images([ROOT / "notebooks/cifar10/horse_0000.jpg"], model)
     large, scores = enlarged(pixels), scores_of_packaged()
     groups: dict[str, list[Panel]] = {}
-    for method in METHODS_AND_CONTROLS:
+    for method in sorted(METHODS_AND_CONTROLS, key=lambda name: -scores.get(name, -1)):
         shown = overlay(large, explain(model, images, method))[0]
         groups.setdefault(kind_of(method), []).append(Panel(shown, "", scored(method, scores)))
     rows = []
@@ -105,7 +106,7 @@ def draw_all() -> Picture:
         rows += [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
     return draw_panels(
         rows,
-        LOOK,
+        LOOK_OF_ALL,
         title="A horse by all methods (removal area, if measured; 0 says nothing, more is better)",
         bar=BAR,
         description="All maps of one photograph",
