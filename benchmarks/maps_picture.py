@@ -26,7 +26,6 @@ LARGER = 6  # times as many pixels a side
 KINDS = ("why this class?", "any class", "control")  # what the map of a method depends on
 ACROSS = 6  # panels of a row of all maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
-LOOK_OF_ALL = LOOK._replace(side=1.75, column=1.75)
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
 
 
@@ -106,7 +105,7 @@ def draw_all() -> Picture:
         rows += [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
     return draw_panels(
         rows,
-        LOOK_OF_ALL,
+        LOOK,
         title="A horse by all methods (removal area, if measured; 0 says nothing, more is better)",
         bar=BAR,
         description="All maps of one photograph",
