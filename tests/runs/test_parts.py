@@ -7,6 +7,7 @@ import torch
 
 from vit.data.module import ImageSet
 from vit.runs.parts import draw_parts, even_part, part_in_words
+from vit.runs.results import groups_of
 
 
 def image_set(labels):
@@ -31,6 +32,15 @@ def test_each_class_has_its_share_whatever_the_order_of_the_images(labels, count
 def test_several_labels_and_rows_of_tokens_are_drawn_from_too():
     assert len(even_part(torch.eye(4).repeat(5, 1), 7)) == 7
     assert len(even_part(torch.zeros(20, 3, dtype=torch.long), 7)) == 7
+
+
+def test_the_groups_are_those_of_the_images_that_are_measured():
+    trainer = trainer_of(torch.arange(10).repeat_interleave(20), test=0.25)
+    trainer.datamodule.sets["test"].groups = torch.arange(200) // 10  # so that each class has two
+    assert groups_of(trainer) == {"test": 20}
+    draw_parts(trainer)
+    left = trainer.datamodule.sets["test"].groups
+    assert groups_of(trainer) == {"test": len({*left.tolist()})}
 
 
 @pytest.mark.parametrize(("limit", "processes", "images"), [(3, 1, 30), (2, 2, 40), (0.25, 1, 50), (1, 1, 10)])

@@ -173,6 +173,12 @@ def test_of_a_picture_whose_photographs_are_known_a_dark_page_darkens_the_rest(f
     assert 'style="--paper: url(#paper-mistakes)"' in text
 
 
+def test_images_in_groups_count_as_their_groups(folder):
+    low, high = wilson_interval(0.75, 10)
+    note = f"40 images; 95\u00a0% interval of 10 groups {100 * low:.2f} to {100 * high:.2f}\u00a0%"
+    assert note in change(folder, groups={"test": 10, "val": 3})
+
+
 def test_scores_of_no_image_have_no_interval(folder):
     empty = SCORES | {"accuracy": 0.0, "count": 0, "balanced_accuracy": None, "classes": SCORES["classes"][2:]}
     text = change(folder, test_accuracy=0.0, scores=empty)

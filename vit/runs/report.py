@@ -98,16 +98,21 @@ def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         has_interval = of is not None and of == scored and monitor.is_of_images
         count = results["scores"]["count"] if has_interval else 0
         notes = [part_in_words(part, of) if of and part else f"{count:,} images" if has_interval else ""]
-        notes += [interval_note(value, count) if count else score.note]
+        groups = results.get("groups", {}).get(score.name.split("_")[0])
+        notes += [interval_note(value, count, groups) if count else score.note]
         notes += [guessing_note(results["scores"])] if has_interval else []
         tiles.append((score.label, score.text(value), "; ".join(filter(None, notes))))
     return tiles
 
 
-def interval_note(share: float, count: int) -> str:
-    """Return the 95 % interval of a share of some images, in words."""
-    low, high = wilson_interval(share, count)
-    return f"95{SPACE}% interval {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
+def interval_note(share: float, count: int, groups: int | None = None) -> str:
+    """Return the 95 % interval of a share of some images, in words.
+
+    Images of a group may all be right or wrong together, so that the interval is that of as many images as groups.
+    """
+    low, high = wilson_interval(share, count if groups is None else min(count, groups))
+    of_groups = "" if groups is None else f" of {groups:,} groups"
+    return f"95{SPACE}% interval{of_groups} {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
 
 
 def guessing_note(scores: dict[str, Any]) -> str:

@@ -45,6 +45,8 @@ def write_results(
             results["policy_epochs"] = round(max(0.0, results["epochs"] - late), 2)
     if (inventory := getattr(trainer.datamodule, "inventory", None)) is not None:
         results["inventory"] = inventory.lines
+    if groups := groups_of(trainer):
+        results["groups"] = groups
     if made_worse := getattr(trainer.datamodule, "made_worse", []):
         results["made_worse"] = made_worse
     results |= {
@@ -113,6 +115,12 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"tested_file": str(path), "tested_sha256": digest}
+
+
+def groups_of(trainer: Trainer) -> dict[str, int]:
+    """Return the number of groups of the validation and test images, such as patients; {} if no image has one."""
+    found = {split: getattr(images, "groups", None) for split, images in splits_of(trainer).items() if split != "train"}
+    return {split: len(groups.unique()) for split, groups in found.items() if groups is not None}
 
 
 def epochs_done(trainer: Trainer, measurements: Measurements) -> float:

@@ -108,6 +108,13 @@ def test_an_image_that_a_sampler_repeats_to_fill_a_batch_up_does_not_count(rows)
     assert found.scores(NAMES) == evaluated(logits, labels, parts=(103,)).scores(NAMES)
 
 
+def test_an_image_of_the_data_set_whose_labels_are_all_unknown_is_refused(rows):
+    logits, labels = rows
+    unknown = torch.cat([labels[:4], torch.full((1, 5), -1.0)])
+    with pytest.raises(ValueError, match="turn -1 into 0"):
+        MultilabelEvaluation(torch.full((5,), 0.5), CPU).update(logits[:5], unknown, index=torch.arange(5))
+
+
 def test_the_score_over_views_is_that_of_their_logits(rows):
     logits, labels = rows
     found = evaluated(torch.zeros_like(logits), labels, of_views=logits)

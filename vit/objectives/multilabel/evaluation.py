@@ -52,12 +52,15 @@ class MultilabelEvaluation:
     def update(
         self, logits: Tensor, labels: Tensor, of_views: Tensor | None = None, index: Tensor | None = None
     ) -> None:
-        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,). A row of -1, or the number -1, is padding.
+        """Add a batch: logits (B, C), labels (B, C) or class numbers (B,). The number -1 is padding.
 
         ``of_views`` are the mean logits over several views of each image, (B, C). ``index`` is the place of each image
-        in the data set, (B,); None numbers them as they come.
+        in the data set, (B,), or -1 for padding; None numbers them as they come, and takes rows of -1 for padding.
         """
-        real = labels != PADDING if labels.ndim == 1 else (labels != PADDING).any(dim=1)
+        if labels.ndim == 1 or index is None:
+            real = labels != PADDING if labels.ndim == 1 else (labels != PADDING).any(dim=1)
+        else:
+            real = torch.ones_like(labels[:, 0], dtype=torch.bool)
         if index is not None:
             real &= index.to(real.device) != PADDING
         logits, of_views = logits.float(), (logits if of_views is None else of_views).float()
