@@ -185,7 +185,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Attention goes to what is rare in an image",
             "source": "Bruce and Tsotsos 2005, of human eyes",
-            "measured": "rank correlation of attention with rarity (here rare patches have ink), in this image minus in another: ",
+            "measured": "rank correlation of attention with rarity (here rare patches have ink), in this image "
+            "minus in another: ",
             "found": difference(rare, of_others),
             "control": f"before training: {correlation(rare_before)}; with the rarity in another image: "
             f"{correlation(of_others)}",

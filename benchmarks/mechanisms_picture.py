@@ -83,7 +83,7 @@ def draw() -> None:
     for axes, (name, color) in zip(plots, shown, strict=False):
         axes.set_axis_on()
         show(axes, name, color)
-    scale = f"white 0, grey the mean, black {BLACK} times the mean"
+    scale = f"white 0, grey the mean, black {BLACK} times or more"
     figure.suptitle(f"Where the framed patch attends: {scale}", fontsize=LETTERS)
     families = [Patch(color=color, label=family) for family, (color, _) in FAMILIES.items()]
     figure.legend(handles=families, loc=(0.53, 0.06), ncols=2, fontsize=LETTERS - 3, frameon=False)

@@ -40,8 +40,8 @@ TRAININGS = {
     "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
     "cifar10": "CIFAR-10 (JPEG copy), one hour",
-    "cifar10_overlap": "CIFAR-10, one hour, overlapping patches at last",
-    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, overlapping at last",
+    "cifar10_overlap": "CIFAR-10, one hour, ending with overlapping patches",
+    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, ending likewise",
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 ONLY_IN_RESULTS = TRAININGS["cifar10"]  # not in README: the hour with overlapping patches is better
@@ -223,13 +223,13 @@ def highlights() -> str:
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
         f"minutes on two CPU cores. timm's model of the same size reaches {', '.join(baselines())} ([what else "
         "differs](docs/results.md#accuracy)).",
-        f"**It is fast on a CPU**: `vit.optimize` makes a model of 192 channels at least {at_least} times as fast as the best of "
-        "timm, torchvision, vit-pytorch and transformers, eager or compiled (two cores, fp32, batches of "
+        f"**It is fast on a CPU**: `vit.optimize` makes a model of 192 channels at least {at_least} times as fast as "
+        "the best of timm, torchvision, vit-pytorch and transformers, eager or compiled (two cores, fp32, batches of "
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
-        "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall sooner "
-        f"than without the others. The mean difference is {drop['relevance']:.2f} for `relevance`, which commands draw, "
-        f"{drop[control]:.2f} for the best control and {drop['rollout']:.2f} for `rollout` "
+        "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall "
+        f"sooner than without the others. The mean difference is {drop['relevance']:.2f} for `relevance`, which "
+        f"commands draw, {drop[control]:.2f} for the best control and {drop['rollout']:.2f} for `rollout` "
         f"(packaged model, {maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [How this is "
         "measured](docs/trust.md), [which map to take](docs/explain.md#which-map-to-take).",
     )
@@ -241,10 +241,11 @@ def in_plain_pytorch() -> str:
     groups = {mode: group for (size, mode), group in throughputs().items() if size == SERVED}
     training, inference = (speedups(groups[mode], "ours").values() for mode in ("training", "inference"))
     older = out_of_date(cell for group in groups.values() for cell in group.values())
-    ratios = [*inference, *plain_inference(SERVED_BATCH), *plain_inference(1)]
+    ratios = [*inference, *plain_inference(SERVED_BATCH)]
     return (
-        f"Without it, training has [{span(training, '.2f')} times](docs/results.md#speed-beside-other-libraries) the speed "
-        f"of the best library{older}, inference [{span(ratios, '.2f')}](docs/results.md#fast-inference)."
+        f"Without it, training has [{span(training, '.2f')} times](docs/results.md#speed-beside-other-libraries) the "
+        f"speed of the best library{older}, inference [{span(ratios, '.2f')}](docs/results.md#fast-inference), single "
+        f"images {span(plain_inference(1), '.2f')}."
     )
 
 
@@ -499,7 +500,11 @@ def maps_found() -> str:
 
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
 QUESTIONS = (
-    ("Which patches does the prediction rest on? (free methods, a pass for each patch)", ("token_drop", "occlusion"), "drop"),
+    (
+        "Which patches does the prediction rest on? (a pass for each patch)",
+        ("token_drop", "occlusion"),
+        "drop",
+    ),
     ("The same, quickly (one backward pass)", ("attnlrp", "relevance"), "drop"),
     ("Are the values right, and not only their order?", ("occlusion", "token_drop"), "SaCo"),
     ("Where is the only object that matters, among others?", ("attnlrp", "token_drop", "value_rollout"), "hits"),

@@ -70,6 +70,8 @@ def test_pruning_shows_cost_and_gain_of_every_order(drawn):
     assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
     assert [list(line.get_xdata()) for line in gain.lines] == [[1, 1.25, 1.5]] * 3
     assert cost.get_xlim()[0] > cost.get_xlim()[1]
+    assert cost.get_title() == "Accuracy as heads are removed"
+    assert gain.get_title() == "Accuracy over the measured speed"
     assert len({line.get_color() for line in cost.lines}) == 3
     labels = [text.get_text() for text in cost.get_legend().get_texts()]
     assert labels == ["gradient of the gate", "loss without it", "random"]

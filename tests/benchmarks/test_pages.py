@@ -124,7 +124,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert least <= min(map(float, ratios)) < least + 0.1
     assert re.search(
         r"batches of 128 \(out-of-date\)\)\. The gain is OpenVINO's: .*\. Without it, training has \[[\d.]+ to [\d.]+ "
-        r"times\]\(.*\) the speed of the best library, inference \[[\d.]+ to [\d.]+\]\(.*\)\.",
+        r"times\]\(.*\) the speed of the best library, inference \[[\d.]+ to [\d.]+\]\(.*\), single images [\d.]+ to",
         fast,
     )
     assert "0.50 for `relevance`, which commands draw, 0.12 for the best control and 0.25 for `rollout` (" in maps

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT
 from vit.capture import capture_attention
+from vit.capture.skips import layers_without_patches
 from vit.explain import explain
 
 WIDTH, HEADS, PATCHES = 12, 3, 15
@@ -588,21 +589,43 @@ def test_rollout_is_refused_where_tokens_do_not_pass_each_attention_by(name):
             explain(model, IMAGES, method)
 
 
+class Gather(Layer):
+    """Latents gather tokens by attention, as in a Perceiver."""
+
+    def forward(self, latents, tokens):
+        q, (_, k, v) = self.split(self.norm1(latents))[0], self.split(self.norm2(tokens))
+        latents = latents + self.proj(self.join(self.mix(self, q, k, v)))
+        return latents + self.mlp(latents)
+
+
 def gathered(model, images):
-    """As many learned latents as tokens gather the image by attention, as in a Perceiver, and have skips from there."""
+    """As many learned latents as tokens gather the image, and have skip connections from there on."""
     first, *others = model.layers
-    latents = model.more(model.positions.flip(1)).expand(len(images), -1, -1)
-    q, (_, k, v) = first.split(latents)[0], first.split(model.embed(images))
-    tokens = latents + first.proj(first.join(first.mix(first, q, k, v)))
+    tokens = first(model.more(model.positions.flip(1)).expand(len(images), -1, -1), model.embed(images))
     for layer in others:
         tokens = layer(tokens)
     return model.read(tokens)
 
 
-@pytest.mark.parametrize("method", ["attention", "value"])
+@pytest.mark.parametrize("method", ["attention", "value", "legrad", "gradcam", "rollout", "relevance", "value_rollout"])
 def test_latents_are_not_drawn_as_patches(method):
-    with pytest.raises(ValueError, match="a layer before layer 2 of Invented has no skip connection"):
-        explain(invented(run=gathered), IMAGES, method)
+    with pytest.raises(ValueError, match=r"layer \d of Invented has no skip connection"):
+        explain(invented(Gather(), Layer(), Layer(), run=gathered), IMAGES, method)
+
+
+def test_a_class_token_that_begins_as_the_mean_of_the_patches_may_lose_itself():
+    def run(model, images):
+        tokens = model.embed(images)
+        tokens = torch.cat([tokens[:, :1] + tokens[:, 1:].mean(dim=1, keepdim=True), tokens[:, 1:]], dim=1)
+        first, *others = model.layers
+        made = first(tokens)
+        tokens = torch.cat([made[:, :1] - tokens[:, :1], made[:, 1:]], dim=1)
+        for layer in others:
+            tokens = layer(tokens)
+        return model.read(tokens)
+
+    assert layers_without_patches(invented(Attends(), Attends(), run=run), IMAGES[:1], [0, 1], PATCHES) == set()
+    assert layers_without_patches(invented(Alone(), Attends()), IMAGES[:1], [0, 1], PATCHES) == {1}
 
 
 @pytest.mark.parametrize("name", WITHOUT_SKIP)

@@ -60,6 +60,15 @@ def test_a_batch_holds_the_images_and_labels_at_the_indices_of_the_sampler(make,
     assert images[0].dtype == torch.uint8
 
 
+def test_indices_reach_the_files_as_numbers(image_files, monkeypatch):
+    kinds, read = set(), type(image_files).__getitem__
+    monkeypatch.setattr(
+        type(image_files), "__getitem__", lambda files, index: kinds.add(type(index)) or read(files, index)
+    )
+    assert len([*StreamLoader(image_files, BatchSampler(13, 5))]) == 3
+    assert kinds == {int}
+
+
 def test_workers_outlive_the_signals_of_a_cluster_and_end_with_their_loader(image_files):
     loader = two_workers(image_files, BatchSampler(13, 5))
     expected, workers = listed(loader), loader.loader._iterator._workers

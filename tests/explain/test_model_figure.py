@@ -125,7 +125,7 @@ def test_arrows_lead_from_panel_to_panel_and_pass_by_the_picture_of_attention(dr
     figure = panels[0].get_figure(root=True)
     ties = [artist for artist in figure.artists if isinstance(artist, ConnectionPatch)]
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch) and artist not in ties]
-    assert [(len(arrows), len(ties))] == [(len(panels) - 2, 1)]
+    assert (len(arrows), len(ties)) == (len(panels) - 2, 1)
     assert panels[4].get_position().x1 < panels[5].get_position().x0  # in front of the blocks, not behind them
 
 

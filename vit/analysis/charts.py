@@ -105,7 +105,7 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     _draw_orders(axes, curves, lambda point: point.heads_left)
-    axes.set(title="Heads removed, the least important first", xlabel="heads left")
+    axes.set(title="Accuracy as heads are removed", xlabel="heads left")
     axes.invert_xaxis()
     _use_integer_ticks(axes.xaxis)
     save_figure(figure, path)
@@ -117,7 +117,7 @@ def draw_pruning_speed(curves: Mapping[str, Sequence[PruningPoint]], path: Path)
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     _draw_orders(axes, curves, lambda point: point.speedup)
-    axes.set(title="What it gains", xlabel="measured speed, times that of the full model")
+    axes.set(title="Accuracy over the measured speed", xlabel="measured speed, times that of the full model")
     save_figure(figure, path)
 
 

@@ -1,6 +1,7 @@
 """Finds layers whose attention has no skip connection of its own, and whether tokens are still those of their patches.
 
-Letters in the einops patterns: k copies of an image, h heads, n queries, m keys, d channels.
+Letters in the einops patterns: k copies of an image, c h w its channels, rows and columns; h heads, n queries, m keys,
+d channels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,31 +36,45 @@ def layer_without_skip(
         layers: Where the tokens enter each layer. If there are none, its values stand for them.
         place: Where the tokens after the layers are. If it is None, the last layer is not looked at.
     """
-    places = dict(enumerate(layers)) | ({len(calls): place} if place else {})
-    return next(
-        (layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, places, layer, layer + 1)), None
-    )
+    # Learned queries may enter the first layer in place of tokens: there, its values stand for them.
+    places = dict(enumerate(layers[1:], start=1)) | ({len(calls): place} if place else {})
+    return next((layer for layer in range(len(calls)) if _loses_tokens(model, image, calls, places, layer)), None)
 
 
 @torch.no_grad()
-def keeps_patches(
-    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], layer: int
-) -> bool:
-    """Return whether the tokens that enter a layer hold more of their patches than what attention brought there.
+def layers_without_patches(model: nn.Module, image: Tensor, calls: Sequence[int], num_patches: int) -> set[int]:
+    """Return the layers whose tokens are no longer those of their patches, but hold what attention brought there.
 
-    The attention of all layers before gives zeros, and the image is changed. Then each of its tokens must be changed.
-    Arguments are as in ``layer_without_skip``.
+    All attention gives zeros, and the image is changed. As many values of a layer must change as there are patches.
+
+    Args:
+        model: A ViT in eval mode.
+        image: An image, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_patches: Number of patches.
     """
-    return not _loses_tokens(model, image, calls, dict(enumerate(layers)), 0, layer)
+    seen: dict[int, Tensor] = {}
+
+    def edit(call: int, attn: Tensor) -> Tensor:
+        if call not in calls:
+            return attn
+        seen[calls.index(call)] = rearrange(intercepted.values, "k h n d -> k n (h d)").clone()
+        return torch.zeros_like(attn)
+
+    with intercept(model, _changed(image), edit) as intercepted:
+        model(_changed(image))
+    return {
+        layer for layer, values in seen.items() if layer and values.isfinite().all() and _moved(values, 1) < num_patches
+    }
 
 
 def _loses_tokens(
-    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], first: int, last: int
+    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], layer: int
 ) -> bool:
-    """Return whether fewer tokens enter ``last`` changed than layer ``first``, whatever the size of the change."""
+    """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
     loses = False
     for strength in STRENGTHS:
-        entering, leaving = _tokens(model, image, calls, places, range(first, last), strength)
+        entering, leaving = _tokens(model, image, calls, places, layer, strength)
         if entering is None or leaving is None:
             return False
         if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
@@ -74,39 +89,43 @@ def _tokens(
     image: Tensor,
     calls: Sequence[int],
     places: Mapping[int, Boundary],
-    passed: range,
+    layer: int,
     strength: float,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the tokens that enter the passed layers and the next one: (K, N, D) each, unchanged, changed, unchanged.
+    """Return the tokens that enter a layer and the next one, (K, N, D) each: unchanged, changed, and unchanged again.
 
     The third differ from the first by rounding alone.
     """
-    first, last = passed.start, passed.stop
     # No attention before the first layer could change its tokens.
-    images = torch.cat([image, image + spread_of(image) * noise_like(image) if first == 0 else image, image])
+    images = _changed(image) if layer == 0 else repeat(image, "1 c h w -> k c h w", k=3)
     seen: dict[int, Tensor] = {}
 
     def edit(call: int, attn: Tensor) -> Tensor:
         if call not in calls:
             return attn
         number = calls.index(call)
-        if number in (first, last) and number not in places:
+        if number in (layer, layer + 1) and number not in places:
             seen[number] = rearrange(intercepted.values, "k h n d -> k n (h d)")
         if attn.shape[-2] != attn.shape[-1]:
             return attn
         identity = torch.eye(attn.shape[-1]).to(attn)
-        weights = repeat(identity * (number not in passed), "n m -> k 1 n m", k=len(images)).clone()
-        if number == first - 1:  # other values, not only larger ones, which a norm would undo
+        weights = repeat(identity * (number != layer), "n m -> k 1 n m", k=len(images)).clone()
+        if number == layer - 1:  # other values, not only larger ones, which a norm would undo
             weights[1] += strength * identity.roll(1, dims=1)
         return weights.expand_as(attn)
 
     intercepted = intercept(model, images, edit)
     with ExitStack() as watched:
-        for number in {first, last} & {*places}:
+        for number in {layer, layer + 1} & {*places}:
             watched.enter_context(places[number].seen(partial(_keep, seen, number)))
         watched.enter_context(intercepted)
         model(images)
-    return seen.get(first), seen.get(last)
+    return seen.get(layer), seen.get(layer + 1)
+
+
+def _changed(image: Tensor) -> Tensor:
+    """Return an image, a changed copy, and the image again."""
+    return torch.cat([image, image + spread_of(image) * noise_like(image), image])
 
 
 def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:

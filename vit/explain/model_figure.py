@@ -87,7 +87,9 @@ def draw_model(
         p, q = embed.patch_size
         title = f"{embed.num_patches} patches of\n{p} x {q} pixels"
         _show(patches, _spread(pixels, embed.patch_size), title)
-        _draw_tokens(linear, embed(image[None])[0], "a matrix turns each\ninto a token (red\nabove 0, blue below)")
+        _draw_tokens(
+            linear, embed(image[None])[0], "a matrix turns each\npatch into a token (red\nabove 0, blue below)"
+        )
         _draw_tokens(positions, model.embed(image[None])[0], _says(model))
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.

@@ -223,10 +223,22 @@ def test_tokens_behind_a_layer_without_a_skip_connection_are_not_drawn_on_patche
     model = vit.VisionTransformer(
         image_size=12, patch_size=4, embed_dim=12, depth=3, num_heads=3, residual=False
     ).eval()
-    with pytest.raises(ValueError, match=r"a layer before layer 2 of VisionTransformer has no skip.*choose.*occlusion"):
-        explain(model, images, method)
+    first = 1 if method == "legrad" else 2  # it draws all layers, the others the last
+    expected = rf"a layer before layer {first} of VisionTransformer has no skip.*choose.*occlusion"
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(ValueError, match=expected):
+            explain(model.to(dtype), images.to(dtype), method)
+    model.float()
     if method != "legrad":
         explain(model, images, method, layer=0)
+
+
+@pytest.mark.parametrize("method", ["attention", "value", "legrad", "gradcam"])
+def test_half_precision_hides_no_patches(method):
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 12, 12).bfloat16()
+    sizes = {"image_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 3, "num_heads": 3}
+    assert explain(vit.VisionTransformer(**sizes).eval().bfloat16(), images, method).shape == (2, 3, 3)
 
 
 def test_rollout_without_a_residual_needs_no_skip_connections():

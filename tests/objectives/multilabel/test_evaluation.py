@@ -111,7 +111,7 @@ def test_an_image_that_a_sampler_repeats_to_fill_a_batch_up_does_not_count(rows)
 def test_an_image_of_the_data_set_whose_labels_are_all_unknown_is_refused(rows):
     logits, labels = rows
     unknown = torch.cat([labels[:4], torch.full((1, 5), -1.0)])
-    with pytest.raises(ValueError, match="turn -1 into 0"):
+    with pytest.raises(ValueError, match="leave out images whose labels are not known"):
         MultilabelEvaluation(torch.full((5,), 0.5), CPU).update(logits[:5], unknown, index=torch.arange(5))
 
 
@@ -151,7 +151,7 @@ def test_every_column_is_a_score_or_a_number_of_the_test(rows):
 def test_labels_other_than_0_and_1_are_refused(rows):
     logits, labels = rows
     for others in (0.95 * labels, 2 * labels - 1):
-        with pytest.raises(ValueError, match=r"hold numbers besides 0 and 1, .*: turn -1 into 0, and round shares,"):
+        with pytest.raises(ValueError, match=r"hold numbers besides 0 and 1, .*: turn -1 into 0, round shares,"):
             evaluated(logits, others)
 
 

@@ -37,7 +37,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
     """
     depth = subject.anatomy.depth
     check_layer(layer, depth)
-    subject.check_patches_kept(layer % depth, "choose layer=0, occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept([layer % depth], "choose layer=0, occlusion, or rollout with residual=0.0")
     kept = []
 
     def keep_layer(index: int, attn: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
             f"the logits of {type(subject.model).__name__} do not come from the first module after its last layer "
             "alone, which may belong to another head, and legrad reads each layer there: choose 'relevance'"
         )
-    subject.check_patches_kept(anatomy.depth - 1, "choose occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept(range(start_layer, anatomy.depth), "choose occlusion, or rollout with residual=0.0")
     outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:

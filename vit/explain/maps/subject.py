@@ -20,7 +20,7 @@ from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import logits_of, result_of
 from vit.capture.moved import changes, differentiable, two_of
 from vit.capture.rows import layer_with_lost_rows
-from vit.capture.skips import keeps_patches, layer_without_skip
+from vit.capture.skips import layer_without_skip, layers_without_patches
 from vit.capture.steady import check_steady
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
@@ -194,13 +194,18 @@ class Subject:
                 f"alone (without it, tokens are lost), and this map adds one to each layer: {remedy}"
             )
 
-    def check_patches_kept(self, layer: int, remedy: str) -> None:
-        """Raise a ValueError if the tokens that enter a layer, from 0 on, are no longer those of their patches."""
+    @cached_property
+    def without_patches(self) -> set[int]:
+        """The layers whose tokens are no longer those of their patches."""
         anatomy = self.anatomy
-        calls, layers = anatomy.calls[: anatomy.depth], anatomy.parts.layers
-        if layer and not keeps_patches(self.model, self.images[:1], calls, layers, layer):
+        num_patches = anatomy.grid[0] * anatomy.grid[1]
+        return layers_without_patches(self.model, self.images[:1], anatomy.calls[: anatomy.depth], num_patches)
+
+    def check_patches_kept(self, layers: Sequence[int], remedy: str) -> None:
+        """Raise a ValueError if the tokens that enter a layer, from 0 on, are no longer those of their patches."""
+        if lost := sorted(self.without_patches & {*layers}):
             raise ValueError(
-                f"a layer before layer {layer} of {type(self.model).__name__} has no skip connection, so tokens hold "
+                f"a layer before layer {lost[0]} of {type(self.model).__name__} has no skip connection, so tokens hold "
                 "what attention brought there and not their own patches, on which this map would draw them: "
                 f"{remedy}"
             )

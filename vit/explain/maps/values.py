@@ -31,7 +31,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy = subject.anatomy
     anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
-    subject.check_patches_kept(layer % anatomy.depth, "choose layer=0, occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept([layer % anatomy.depth], "choose layer=0, occlusion, or rollout with residual=0.0")
     outputs, _ = _outputs(subject)
     return subject.readout_map(_norms(outputs[layer % anatomy.depth]))
 

@@ -57,8 +57,10 @@ class MultilabelEvaluation:
         ``of_views`` are the mean logits over several views of each image, (B, C). ``index`` is the place of each image
         in the data set, (B,), or -1 for padding; None numbers them as they come, and takes rows of -1 for padding.
         """
-        if labels.ndim == 1 or index is None:
-            real = labels != PADDING if labels.ndim == 1 else (labels != PADDING).any(dim=1)
+        if labels.ndim == 1:
+            real = labels != PADDING
+        elif index is None:
+            real = (labels != PADDING).any(dim=1)
         else:
             real = torch.ones_like(labels[:, 0], dtype=torch.bool)
         if index is not None:
@@ -67,7 +69,7 @@ class MultilabelEvaluation:
         if labels.ndim == 2 and not ((labels == 0) | (labels == 1))[real].all():
             raise ValueError(
                 "the labels of an evaluation hold numbers besides 0 and 1, and an image shows a class or not: turn -1 "
-                "into 0, and round shares, as by labels >= 0.5"
+                "into 0, round shares, as by labels >= 0.5, and leave out images whose labels are not known"
             )
         targets = one_row_each(labels.clamp(min=0), logits.shape[1])
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
