@@ -52,6 +52,16 @@ def test_labels_that_are_not_one_class_for_each_image_are_refused(ours, images, 
         accuracy(ours, images, torch.cat([labels[:-1], torch.tensor([-1])]))
 
 
+def test_labels_beyond_the_classes_are_refused(ours, images, labels):
+    with torch.no_grad():
+        last = ours(images).shape[1] - 1
+    accuracy(ours, images, torch.full_like(labels, last))
+    with pytest.raises(
+        ValueError, match=rf"a label is {last + 1}, and the classes of the model are 0 to {last}: number"
+    ):
+        accuracy(ours, images, torch.full_like(labels, last + 1))
+
+
 def test_a_model_in_training_mode_is_refused(ours, images, labels):
     with pytest.raises(ValueError, match="the model is in training mode"):
         accuracy(copy.deepcopy(ours).train(), images, labels)

@@ -94,6 +94,15 @@ def test_models_of_other_libraries_are_probed_and_their_heads_where_they_can_be_
     assert [len(heads) for heads in found.heads] == ([3, 3, 3] if name == "timm" else [])
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_labels_are_one_class_for_each_image(ours, images, labels, part):
+    for wrong in (torch.nn.functional.one_hot(labels), labels[:, None], labels[:1]):
+        parts = [(images, labels), (images, labels)]
+        parts[part] = images, wrong
+        with pytest.raises(ValueError, match="give"):
+            probe_layers(ours, *parts)
+
+
 def test_a_layer_without_heads_is_refused(ours, images, labels):
     pruned = prune_heads(ours, {1: range(5)})
     with pytest.raises(ValueError, match="layer 1 has no heads left: probe the model before pruning"):

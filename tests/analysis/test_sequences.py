@@ -142,3 +142,30 @@ def test_attention_that_nothing_reads_is_refused(model):
 
     with pytest.raises(ValueError, match=r"Watched have no gradient .*: leave out attention that its logits do not"):
         sequence_head_importance(Watched().eval(), BATCH)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sincos", "rope"])
+def test_a_decoder_whose_first_block_has_no_heads_left_writes_the_same_with_a_cache(positions):
+    torch.manual_seed(0)
+    decoder = TransformerDecoder(11, 12, 2, 2, 7, positions=positions).double().eval()
+    for parameter in decoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    pruned = prune_heads(decoder, {0: [0, 1]})
+    caches = pruned.new_caches()
+    steps = [pruned(TOKENS[:, place : place + 1], caches=caches) for place in range(4)]
+    assert_close(torch.cat(steps, dim=1), pruned(TOKENS))
+
+
+def test_attention_of_a_model_without_the_heads_of_a_layer_is_not_numbered(model):
+    pruned = prune_heads(model, {1: [0, 1]})
+    for measure in (
+        lambda: sequence_head_importance(pruned, BATCH),
+        lambda: sequence_pruning_curve(pruned, BATCH, BATCH, "encoder"),
+    ):
+        with pytest.raises(ValueError, match="has a layer without heads"):
+            measure()
+
+
+def test_importance_adds_up_in_float32(model):
+    found = sequence_head_importance(model.bfloat16(), (IMAGES.bfloat16(), TOKENS, TARGETS), batch_size=1)
+    assert {layer.dtype for kind in KINDS for layer in found[kind]} == {torch.float32}

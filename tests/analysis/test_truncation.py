@@ -105,6 +105,11 @@ def test_every_layer_is_cut(ours, images, monkeypatch):
     assert cut == [4, 4, 4]  # three layers; 99 is more than the 16 tokens
 
 
+def test_a_rank_that_is_given_twice_is_one_point(ours, images, labels):
+    (point,) = truncation_curve(ours, images, labels, [1, 1])
+    assert len(point.right) == len(images)
+
+
 def test_a_rank_of_zero_is_refused(ours, images, labels):
     with pytest.raises(ValueError, match=r"ranks \(0\) must be a positive whole number: rank 0"):
         truncation_curve(ours, images, labels, [2, 0])

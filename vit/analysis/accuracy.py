@@ -44,5 +44,9 @@ def is_right(
     calls = None if edit is None else calls_of_layers(model, images, batch_size)
     for batch, targets in batches:
         logits = logits_of(model(batch)) if edit is None else run_intercepted(model, batch, edit, calls)
-        right.append((check_several_classes(logits, "accuracy").argmax(dim=-1) == targets).cpu())
+        if (largest := int(targets.max())) >= check_several_classes(logits, "accuracy").shape[1]:
+            raise ValueError(
+                f"a label is {largest}, and the classes of the model are 0 to {logits.shape[1] - 1}: number them from 0"
+            )
+        right.append((logits.argmax(dim=-1) == targets).cpu())
     return torch.cat(right)

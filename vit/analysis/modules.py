@@ -26,8 +26,13 @@ class NoHeads(nn.Module):
         self.name = name
         self.add_module(name, nn.ParameterDict({} if bias is None else {"bias": bias}))
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
-        """Return the bias for each token: (B, N, C) -> (B, N, C). For transformers, return (output, None)."""
+    def forward(self, x: Tensor, context: Tensor | None = None, *_: Any, cache: Any = None, **__: Any) -> Any:
+        """Return the bias for each token: (B, N, C) -> (B, N, C). For transformers, return (output, None).
+
+        A cache of a decoder counts the tokens, as their places follow from it.
+        """
+        if cache is not None and context is None:
+            cache.length += x.shape[1]
         kept = self.get_submodule(self.name)
         output = kept["bias"].to(x.dtype).expand_as(x) if "bias" in kept else torch.zeros_like(x)
         return (output, None) if self.name == "o_proj" else output

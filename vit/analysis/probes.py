@@ -13,7 +13,7 @@ import torch
 from einops import pack, rearrange, reduce
 from torch import Tensor, nn
 
-from vit.analysis.batches import in_batches
+from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.footprint import check_even
@@ -91,6 +91,8 @@ def probe_layers(
     """
     if emptied := emptied_layers(model):
         raise ValueError(f"layer {emptied[0]} has no heads left: probe the model before pruning, or leave it a head")
+    for part in (fitted_on, measured_on):
+        labelled_batches(model, *part, batch_size)  # checks them
     anatomy = examine(model, next(in_batches(model, fitted_on[0], 1)))
     anatomy.check_in_order()
     check_even(anatomy.cells, anatomy.grid, type(model).__name__)

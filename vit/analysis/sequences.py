@@ -17,6 +17,7 @@ from vit.analysis.batches import in_batches
 from vit.capture.graph import gradients_of
 from vit.capture.sequence import KINDS, Kind, run_sequence
 from vit.support.checks import check_choice, check_positive_int
+from vit.support.precision import at_least_float32
 
 IGNORED = -1  # target of positions that do not count, such as those after the end
 Batch = tuple[Tensor, Tensor, Tensor]  # images (B, C, H, W), tokens (B, T) and the next token of each, (B, T)
@@ -68,7 +69,7 @@ def sequence_head_importance(
             loss = _token_losses(run_sequence(model, images, tokens, edit=gated), targets).sum()
             slopes = torch.autograd.grad(loss, list(gates.values()))
         for place, slope in zip(gates, slopes, strict=True):
-            totals[place] = totals.get(place, 0) + reduce(slope.abs(), "b h -> h", "sum").cpu()
+            totals[place] = totals.get(place, 0) + reduce(at_least_float32(slope).abs(), "b h -> h", "sum").cpu()
     count = len(batch[0])
     return {kind: [total / count for (of, _), total in totals.items() if of == kind] for kind in KINDS}
 

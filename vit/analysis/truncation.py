@@ -62,6 +62,7 @@ def truncation_curve(
     for rank in ranks:
         check_positive_int("ranks", rank, "rank 0 is no attention at all")
 
+    ranks = [*dict.fromkeys(ranks)]
     right: dict[int, list[bool]] = {rank: [] for rank in ranks}
     of_random: dict[int, list[bool]] = {rank: [] for rank in ranks}
     for batch, targets in labelled_batches(model, images, labels, batch_size):

@@ -117,6 +117,11 @@ def run_sequence(model: nn.Module, *inputs: Tensor, edit: SequenceEdit) -> Tenso
         ValueError: If attention cannot be intercepted.
     """
     check_capturable(model)
+    if any(getattr(module, "num_heads", None) == 0 for module in model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} has a layer without heads, so its attention calls cannot be told apart by their "
+            "order: capture the model before it is pruned, or keep a head in each layer"
+        )
     counts = dict.fromkeys(KINDS, 0)
     batches = {len(each) for each in inputs if each.ndim > 1}  # one image may have several texts
 

@@ -235,6 +235,9 @@ def test_a_further_training_of_a_loaded_completer_keeps_its_palette_as_its_weigh
     torch.manual_seed(0)
     first = ImageCompleter(8, 1, palette_size=4, grid_size=4, embed_dim=12, depth=1, num_heads=3)
     path = fit(first, Digits(batch_size=100))
+    palette, once = first.palette.clone(), {"max_steps": 1, "limit_val_batches": 0, "enable_checkpointing": False}
+    Trainer(**quiet, **once, accelerator="cpu").fit(first, Darker(batch_size=100))
+    assert torch.equal(first.palette, palette)
     again = ImageCompleter.load_from_checkpoint(path, weights_only=True)
     fit(again, Darker(batch_size=100))
     assert torch.equal(again.palette, first.palette)

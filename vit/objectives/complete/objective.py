@@ -113,7 +113,7 @@ class ImageCompleter(Objective):
         # Buffers, so that a checkpoint has them: the training images are not needed again.
         self.register_buffer("palette", torch.zeros(palette_size, in_channels * patch_size**2))
         self.register_buffer("pixel_counts", torch.zeros(1 + palette_size, palette_size, dtype=torch.long))
-        self.has_palette = False  # of a checkpoint: its weights mean the colours of that palette
+        self.has_palette = False  # of trained weights: they mean the colours of that palette
 
     def setup(self, stage: str) -> None:
         """Learn the palette and the baselines from training images, before a training from the start."""
@@ -137,6 +137,7 @@ class ImageCompleter(Objective):
         self.palette.copy_(palette)
         counts = [count_pixels(quantise(part, palette), len(palette)) for part in images.split(PART)]
         self.pixel_counts.copy_(torch.stack(counts).sum(dim=0))
+        self.has_palette = True
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that a checkpoint fits, and keep its palette in a further training."""
