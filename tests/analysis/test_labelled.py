@@ -155,6 +155,21 @@ def test_a_table_is_read_again_and_several_labels_are_refused(photos):
 
 
 @pytest.mark.parametrize("noted", [{}, {"class_path": "os.system"}, {"class_path": "vit.data.UnsortedImages"}])
+def test_one_image_of_each_group_is_drawn(monkeypatch):
+    groups = {}
+
+    def setup(data, stage, usual=Digits.setup):
+        usual(data, stage)
+        for split, images in data.sets.items():
+            data.sets[split] = replace(images, groups=torch.arange(len(images.labels)) // 3)
+            groups[split] = data.sets[split]
+
+    monkeypatch.setattr(Digits, "setup", setup)
+    name, _, held_out, _ = labelled_images(of_digits(), DIGITS, None, 500)
+    assert name == "Digits, one image of each group"
+    assert len(held_out.labels) == len(groups["test"].groups.unique())
+
+
 def test_without_known_data_a_folder_is_asked_for_and_nothing_is_imported(noted):
     with pytest.raises(ValueError, match="does not say what data it was trained on: name its folder by"):
         labelled_images(model_of(NAMES), noted, None, 5)

@@ -92,6 +92,8 @@ def labelled_images(
     if "test" not in data.sets:
         name += ", validation images"
     split = "test" if "test" in data.sets else "val"
+    if data.sets[split].groups is not None:
+        name += ", one image of each group"
     drawn = (_drawn(data.sets[part], model, count) for part in ("train", split))
     return name, *drawn, data.fingerprints[split]
 
@@ -121,6 +123,13 @@ def _data_module(model: VisionTransformer, noted: dict[str, Any], root: str | No
 
 
 def _drawn(of: ImageSet, model: VisionTransformer, count: int) -> Labelled:
-    """Draw images, decode them if they are files, and normalise them."""
-    pixels, labels = of.decode(torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))[:count])
+    """Draw images, decode them if they are files, and normalise them.
+
+    Of each group, such as a patient, one image is drawn: intervals and halves take images for independent.
+    """
+    order = torch.randperm(len(of.labels), generator=torch.Generator().manual_seed(0))
+    if of.groups is not None:
+        first = {group: place for place, group in reversed([*enumerate(of.groups[order].tolist())])}
+        order = order[sorted(first.values())]
+    pixels, labels = of.decode(order[:count])
     return Labelled(normalise(pixels, model.pretrained_cfg), labels)
