@@ -154,7 +154,6 @@ def test_a_table_is_read_again_and_several_labels_are_refused(photos):
         labelled_images(model_of(NAMES), noted, None, 100)
 
 
-@pytest.mark.parametrize("noted", [{}, {"class_path": "os.system"}, {"class_path": "vit.data.UnsortedImages"}])
 def test_one_image_of_each_group_is_drawn(monkeypatch):
     groups = {}
 
@@ -170,6 +169,7 @@ def test_one_image_of_each_group_is_drawn(monkeypatch):
     assert len(held_out.labels) == len(groups["test"].groups.unique())
 
 
+@pytest.mark.parametrize("noted", [{}, {"class_path": "os.system"}, {"class_path": "vit.data.UnsortedImages"}])
 def test_without_known_data_a_folder_is_asked_for_and_nothing_is_imported(noted):
     with pytest.raises(ValueError, match="does not say what data it was trained on: name its folder by"):
         labelled_images(model_of(NAMES), noted, None, 5)
