@@ -13,7 +13,7 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.capture.alone import intercept
-from vit.capture.moved import changes, noise_like, rounding, spread_of
+from vit.capture.moved import MARGIN, changes, noise_like, rounding, spread_of
 from vit.capture.order import STRENGTHS
 from vit.capture.trace import Boundary
 
@@ -42,30 +42,35 @@ def layer_without_skip(
 
 
 @torch.no_grad()
-def layers_without_patches(model: nn.Module, image: Tensor, calls: Sequence[int], num_patches: int) -> set[int]:
+def layers_without_patches(
+    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary]
+) -> set[int]:
     """Return the layers whose tokens are no longer those of their patches, but hold what attention brought there.
 
-    All attention gives zeros, and the image is changed. As many values of a layer must change as there are patches.
-
-    Args:
-        model: A ViT in eval mode.
-        image: An image, (1, C, H, W).
-        calls: Numbers of the attention calls that are layers.
-        num_patches: Number of patches.
+    All attention gives zeros, and the image is changed. If the tokens of a layer do not change with it, nothing leads
+    around the attention of a layer before. For the arguments, see ``layer_without_skip``.
     """
     seen: dict[int, Tensor] = {}
 
     def edit(call: int, attn: Tensor) -> Tensor:
         if call not in calls:
             return attn
-        seen[calls.index(call)] = rearrange(intercepted.values, "k h n d -> k n (h d)").clone()
+        seen.setdefault(calls.index(call), rearrange(intercepted.values, "k h n d -> k n (h d)").clone())
         return torch.zeros_like(attn)
 
-    with intercept(model, _changed(image), edit) as intercepted:
+    intercepted = intercept(model, _changed(image), edit)
+    with ExitStack() as watched:
+        for number, place in enumerate(layers[1:], start=1):
+            watched.enter_context(place.seen(partial(_keep, seen, number)))
+        watched.enter_context(intercepted)
         model(_changed(image))
-    return {
-        layer for layer, values in seen.items() if layer and values.isfinite().all() and _moved(values, 1) < num_patches
-    }
+    return {layer for layer, tokens in seen.items() if layer and not _follows(tokens)}
+
+
+def _follows(copies: Tensor) -> bool:
+    """Return whether the second copy differs from the first far more than the third, which is the first again."""
+    changed, again = changes(copies)
+    return not copies.isfinite().all() or bool(changed.max() > MARGIN * again.max())
 
 
 def _loses_tokens(

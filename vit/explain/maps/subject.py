@@ -198,8 +198,7 @@ class Subject:
     def without_patches(self) -> set[int]:
         """The layers whose tokens are no longer those of their patches."""
         anatomy = self.anatomy
-        num_patches = anatomy.grid[0] * anatomy.grid[1]
-        return layers_without_patches(self.model, self.images[:1], anatomy.calls[: anatomy.depth], num_patches)
+        return layers_without_patches(self.model, self.images[:1], anatomy.calls[: anatomy.depth], anatomy.parts.layers)
 
     def check_patches_kept(self, layers: Sequence[int], remedy: str) -> None:
         """Raise a ValueError if the tokens that enter a layer, from 0 on, are no longer those of their patches."""
