@@ -60,7 +60,7 @@ def measured_points(groups: dict[str, list[dict[str, Any]]]) -> list[dict[str, A
 @plot_style
 def draw_accuracy(points: list[dict[str, Any]], path: Path) -> Figure:
     """Draw test accuracy against petaFLOP, on a scale on which each halving of the error is the same step."""
-    figure = Figure(figsize=(8, 6.6))
+    figure = Figure(figsize=(9, 8.8))
     axes = figure.subplots()
     _scales(axes, points)
     places, styles, ends = {}, {}, []
