@@ -37,7 +37,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
     """
     depth = subject.anatomy.depth
     check_layer(layer, depth)
-    subject.check_patches_kept([layer % depth], "choose layer=0, occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept([layer % depth])
     kept = []
 
     def keep_layer(index: int, attn: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def rollout(
     check_start_layer(start_layer, subject.anatomy.depth)
     subject.check_rows("choose attention, gradient_rollout, relevance or occlusion")
     if residual:
-        subject.check_skips("give residual=0.0, or choose occlusion")
+        subject.check_skips()
     rolled = None
 
     def roll_on(layer: int, attn: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
             f"the logits of {type(subject.model).__name__} do not come from the first module after its last layer "
             "alone, which may belong to another head, and legrad reads each layer there: choose 'relevance'"
         )
-    subject.check_patches_kept(range(start_layer, anatomy.depth), "choose occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept(range(start_layer, anatomy.depth))
     outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:
@@ -195,7 +195,7 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     """
     check_start_layer(start_layer, subject.anatomy.depth)
     subject.check_reads_last()
-    subject.check_skips("choose occlusion, or rollout with residual=0.0")
+    subject.check_skips()
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)

@@ -47,7 +47,7 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
             f"layers of {type(subject.model).__name__} share a norm, so the tokens of one layer cannot be told from "
             "those of another: choose 'relevance'"
         )
-    subject.check_patches_kept([layer % len(norms)], "choose layer=0, or occlusion")
+    subject.check_patches_kept([layer % len(norms)])
     kept: list[Tensor] = []
     with torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
         logits = logits_of(subject.model(subject.images))

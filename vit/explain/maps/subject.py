@@ -186,12 +186,13 @@ class Subject:
         calls, layers, place = anatomy.calls[: anatomy.depth], anatomy.parts.layers, anatomy.reading.place
         return layer_without_skip(self.model, self.images[:1], calls, layers, place)
 
-    def check_skips(self, remedy: str) -> None:
+    def check_skips(self) -> None:
         """Raise a ValueError if a layer has no skip connection, which the formula of a map adds to each attention."""
         if self.without_skip is not None:
             raise ValueError(
                 f"layer {self.without_skip} of {type(self.model).__name__} has no skip connection beside its attention "
-                f"alone (without it, tokens are lost), and this map adds one to each layer: {remedy}"
+                "alone (without it, tokens are lost), and this map adds one to each layer: choose occlusion, or, if no "
+                "layer has one, rollout with residual=0.0"
             )
 
     @cached_property
@@ -200,13 +201,13 @@ class Subject:
         anatomy = self.anatomy
         return layers_without_patches(self.model, self.images[:1], anatomy.calls[: anatomy.depth], anatomy.parts.layers)
 
-    def check_patches_kept(self, layers: Sequence[int], remedy: str) -> None:
+    def check_patches_kept(self, layers: Sequence[int]) -> None:
         """Raise a ValueError if the tokens that enter a layer, from 0 on, are no longer those of their patches."""
         if lost := sorted(self.without_patches & {*layers}):
             raise ValueError(
                 f"a layer before layer {lost[0]} of {type(self.model).__name__} has no skip connection, so tokens hold "
-                "what attention brought there and not their own patches, on which this map would draw them: "
-                f"{remedy}"
+                "what attention brought there and not their own patches, on which this map would draw them: choose an "
+                "earlier layer, occlusion, or, if no layer has a skip connection, rollout with residual=0.0"
             )
 
     @cached_property

@@ -31,7 +31,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy = subject.anatomy
     anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
-    subject.check_patches_kept([layer % anatomy.depth], "choose layer=0, occlusion, or rollout with residual=0.0")
+    subject.check_patches_kept([layer % anatomy.depth])
     outputs, _ = _outputs(subject)
     return subject.readout_map(_norms(outputs[layer % anatomy.depth]))
 
@@ -58,7 +58,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
             "value_rollout needs a module for each layer that takes its tokens (B, N, D): choose 'rollout'"
         )
     subject.check_rows("choose value, attention, relevance or occlusion")
-    subject.check_skips("choose occlusion, or rollout with residual=0.0")
+    subject.check_skips()
     outputs, residuals = _outputs(subject)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
