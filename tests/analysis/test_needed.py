@@ -29,10 +29,12 @@ def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_oth
     monkeypatch.setattr(needed, "pruning_curve", curve)
     drawn = {}
     monkeypatch.setattr(needed.charts, "draw_pruning", lambda curves, path: drawn.update(curves))
-    monkeypatch.setattr(needed.charts, "draw_pruning_speed", lambda curves, path: None)
+    speeds = {}
+    monkeypatch.setattr(needed.charts, "draw_pruning_speed", lambda curves, path: speeds.update(curves))
     answer = needed.how_many_heads_can_go(subject, tmp_path)
     assert "On one half of the images, 8 heads can go by the gradient for at most one point" in answer.found
     assert "on the other half, this costs 80.0 points (" in answer.found
+    assert speeds == drawn
     # The figure has the numbers of the text: at random, the mean over draws.
     at_half = {order: next(x.accuracy for x in points if x.heads_left == 7) for order, points in drawn.items()}
     assert f"With 7 random heads left, it is right on {100 * at_half['random']:.1f}\u00a0% (mean of 6" in answer.control

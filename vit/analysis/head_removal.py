@@ -207,5 +207,5 @@ def _seconds(model: nn.Module, images: Tensor) -> float:
 
 
 def _wait(images: Tensor) -> None:
-    if images.device.type != "cpu":  # which returns before it has computed
+    if images.device.type != "cpu":  # an accelerator returns before it has computed
         torch.accelerator.synchronize(images.device)

@@ -55,7 +55,7 @@ def layers_without_patches(
     def edit(call: int, attn: Tensor) -> Tensor:
         if call not in calls:
             return attn
-        seen.setdefault(calls.index(call), rearrange(intercepted.values, "k h n d -> k n (h d)").clone())
+        seen.setdefault(calls.index(call), intercepted.values.clone())
         return torch.zeros_like(attn)
 
     intercepted = intercept(model, _changed(image), edit)
