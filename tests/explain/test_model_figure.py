@@ -120,12 +120,15 @@ def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     assert names == [name for of in ("attention", "MLP") for name in (["skip", of, "+"] if skips else [of])]
 
 
-def test_arrows_lead_from_panel_to_panel_and_pass_by_the_picture_of_attention(drawn):
-    _, _, panels = drawn()
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_arrows_lead_from_panel_to_panel_and_a_line_ties_the_picture_to_the_attention(drawn, norm):
+    _, _, panels = drawn(norm=norm)
     figure = panels[0].get_figure(root=True)
     ties = [artist for artist in figure.artists if isinstance(artist, ConnectionPatch)]
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch) and artist not in ties]
     assert (len(arrows), len(ties)) == (len(panels) - 2, 1)
+    (height,) = (text.get_position()[1] for text in panels[5].texts if text.get_text() == "attention")
+    assert ties[0].xy1[1] == ties[0].xy2[1] == pytest.approx(height)
     assert panels[4].get_position().x1 < panels[5].get_position().x0  # in front of the blocks, not behind them
 
 

@@ -244,6 +244,13 @@ def test_half_precision_hides_no_patches(method):
     assert explain(vit.VisionTransformer(**sizes).eval().bfloat16(), images, method).shape == (2, 3, 3)
 
 
+def test_a_layer_without_values_hides_no_patches():
+    model = vit.VisionTransformer(image_size=12, patch_size=4, embed_dim=12, depth=3, num_heads=3).eval()
+    with torch.no_grad():
+        model.blocks[2].attn.qkv.weight[24:] = 0
+    assert explain(model, torch.randn(2, 3, 12, 12), "attention").shape == (2, 3, 3)
+
+
 def test_rollout_without_a_residual_needs_no_skip_connections():
     images = torch.randn(2, 3, 12, 12)
     model = vit.VisionTransformer(
