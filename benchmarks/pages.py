@@ -41,7 +41,7 @@ TRAININGS = {
     "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
     "cifar10": "CIFAR-10 (JPEG copy), one hour",
     "cifar10_overlap": "CIFAR-10, one hour, ending with overlapping patches",
-    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, likewise, wider",
+    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, the same, wider",
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 ONLY_IN_RESULTS = TRAININGS["cifar10"]  # not in README: the hour with overlapping patches is better
