@@ -65,11 +65,13 @@ def draw_cost(result: dict[str, Any], path: Path) -> None:
                     ends[name] = ((points[0][-1], points[1][-1]), color)
                 elif points:
                     axes.plot(*points, color=GREY, lw=0.8, alpha=0.5)
-        shown = [length for length in tokens if length >= min(line.get_xdata()[0] for line in axes.lines)]
+        first = min((line.get_xdata()[0] for line in axes.lines), default=tokens[0])
+        shown = [length for length in tokens if length >= first]
         axes.set_xticks(shown, [f"{length:,}" for length in shown])
         axes.set_xlim(0.8 * shown[0], 6 * shown[-1])
         axes.minorticks_off()
-        _name_ends(axes, ends)
+        if ends:  # a short measurement may know no memory
+            _name_ends(axes, ends)
     figure.savefig(path)
 
 

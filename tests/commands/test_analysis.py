@@ -21,7 +21,7 @@ from vit.glossary import HEADS
 
 SMALL = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 12, "depth": 2, "num_heads": 3}
 PICTURES = (
-    *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
+    *("kinds", "distances", "offsets", "pruning", "pruning_speed", "layers", "cut", "residual"),
     *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
 )
 
