@@ -28,7 +28,7 @@ TRUNCATED = 256  # test images whose attention is cut; each image and head takes
 PICTURES = tuple(
     f"{name}.png"
     for name in (
-        *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
+        *("kinds", "distances", "offsets", "pruning", "pruning_speed", "layers", "cut", "residual"),
         *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
     )
 )
