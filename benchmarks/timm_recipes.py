@@ -11,8 +11,9 @@ crop and flip on PIL images in two workers, AdamW, a cosine.
   matrix of 288 x 96. Biases, norms, tokens and positions are NAdamW's by timm's own rule. Patch embedding and head are,
   too, as Muon's authors advise; timm has the option `fallback_list` for it;
 - timm's polynomial schedule of power 1, in thousandths of the time;
-- images decoded before the clock starts, and padded once. torchvision's v2 transforms crop and flip each image by
-  itself: on a whole batch they draw once for all of its images. Normalising is done for whole batches.
+- images decoded before the clock starts, and reflected once over their borders, by 2 pixels as in ours. torchvision's
+  v2 transforms crop and flip each image by itself: on a whole batch they draw once for all of its images. Normalising
+  is done for whole batches.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from vit.data.split import stratified_split
 from vit.training.schedule import learning_rate_factor
 
 WEIGHT_DECAY = 0.05
-PADDING = 4
+PADDING = 2
 TICKS = 1000  # of timm's scheduler, which counts in whole numbers
 PATCH_DROP, PATCH_DROP_UNTIL = 0.5, 0.7
 SIZE = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0}
@@ -79,7 +80,7 @@ def default_images(root: Path, val_fraction: float) -> dict[str, Dataset]:
     """Return the images of a folder, read from their files each time."""
     numbers = [transforms.ToTensor(), transforms.Normalize(CIFAR10.mean, CIFAR10.std)]
     plain = transforms.Compose(numbers)
-    crop = transforms.RandomCrop(32, padding=PADDING)
+    crop = transforms.RandomCrop(32, padding=4)
     augmented = transforms.Compose([crop, transforms.RandomHorizontalFlip(), *numbers])
     train = datasets.ImageFolder(root / "train", augmented)
     kept, held_out = stratified_split(torch.tensor(train.targets), val_fraction)
@@ -139,7 +140,7 @@ def strong_images(root: Path, val_fraction: float) -> dict[str, Dataset]:
     """Return the images of a folder, decoded beforehand."""
     images, labels = decoded(root / "train")
     kept, held_out = stratified_split(labels, val_fraction)
-    padded = v2.functional.pad(images[kept], PADDING)
+    padded = v2.functional.pad(images[kept], PADDING, padding_mode="reflect")
     augment = v2.Compose([v2.RandomCrop(32), v2.RandomHorizontalFlip()])
     return {
         "train": Decoded(padded, labels[kept], augment),

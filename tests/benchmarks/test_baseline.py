@@ -42,6 +42,13 @@ def test_both_recipes_test_the_same_pixels(folder):
     torch.testing.assert_close(STRONGEST.finish(strong[None])[0], default)
 
 
+def test_the_strongest_recipe_crops_within_two_reflected_pixels(folder):
+    borders = STRONGEST.image_sets(folder, 0.04)["train"].images
+    assert borders.shape[-2:] == (36, 36)
+    assert torch.equal(borders[..., :2], borders[..., 3:5].flip(-1))
+    assert torch.equal(borders[..., -2:, :], borders[..., -5:-3, :].flip(-2))
+
+
 def test_images_of_a_batch_are_cropped_one_by_one():
     images = torch.arange(40).expand(8, 3, 40, 40).to(torch.uint8)
     crops = Decoded(images, torch.zeros(8), v2.RandomCrop(32))
@@ -128,7 +135,7 @@ def grid(tmp_path):
     """Write accuracies of learning rates."""
 
     def grid(**accuracies):
-        facts = {"recipe": STRONGEST.name, "machine": baseline.machine()}
+        facts = {"recipe": STRONGEST.name, "minutes": 10.0, "machine": baseline.machine()}
         cells = {rate: facts | {"lr": float(rate[1:]), "val_accuracy": value} for rate, value in accuracies.items()}
         path = tmp_path / "baseline_grid.json"
         path.write_text(json.dumps(cells))
@@ -139,11 +146,12 @@ def grid(tmp_path):
 
 def test_the_best_rate_of_the_grid_is_taken_if_it_is_inside(grid, tmp_path):
     path = grid(_1=0.5, _2=0.7, _3=0.6)
-    assert best_of_grid(path, STRONGEST) == (2.0, {"1": 0.5, "2": 0.7, "3": 0.6})
+    assert best_of_grid(path, STRONGEST, 10) == (2.0, {"1": 0.5, "2": 0.7, "3": 0.6})
     with pytest.raises(ValueError, match=r"3 is the best and the last of the rates in .*: measure one beyond it"):
-        best_of_grid(grid(_1=0.5, _2=0.7, _3=0.8), STRONGEST)
-    with pytest.raises(ValueError, match=r"has no learning rate of 'timm ViT 96x6, torchvision.*': measure some"):
-        best_of_grid(path, DEFAULTS)
+        best_of_grid(grid(_1=0.5, _2=0.7, _3=0.8), STRONGEST, 10)
+    for recipe, minutes in ((DEFAULTS, 10), (STRONGEST, 3)):
+        with pytest.raises(ValueError, match=rf"has no rate of '{recipe.name}' in {minutes} min: measure some"):
+            best_of_grid(path, recipe, minutes)
 
 
 def test_a_grid_reads_no_test_image_and_the_strongest_recipe_takes_its_best(folder, tmp_path, monkeypatch, capsys):
