@@ -14,10 +14,10 @@ commit that is there is not trained again.
 
     python benchmarks/baseline.py --data data/cifar10-jpeg [--recipe defaults|strongest] [--minutes 10] [--lr RATE]
         [--seeds 0 1 2] [--output benchmarks/results]
-    python benchmarks/baseline.py --data data/cifar10-jpeg --recipe strongest --lr-grid 2e-3 4e-3 8e-3
+    python benchmarks/baseline.py --data data/cifar10-jpeg --recipe strongest --lr-grid 1e-3 2e-3 4e-3 8e-3
 
 With --lr-grid each rate is a training of seed 0 in which 10 % are held out: 5,000 images of CIFAR-10, whose accuracy
-goes to baseline_grid.json. No test image is read. The strongest recipe takes the best rate of a grid of as many minutes,
+goes to baseline_grid.json. No test image is read. The strongest recipe takes the best rate of a grid of equal length,
 which must not be the lowest or the highest. The defaults have the best of 1e-3, 2e-3 and 4e-3 on the validation images
 after 3 minutes (--minutes 3 --seeds 0 --lr RATE, 2026-11-21).
 """

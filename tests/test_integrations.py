@@ -268,3 +268,15 @@ def test_the_mixin_of_the_hub_saves_to_a_folder_and_reads_it_bit_for_bit(tmp_pat
     images = images_of(model)
     for again in (OnHub.from_pretrained(tmp_path).eval(), vit.load(tmp_path)):
         assert torch.equal(again(images), model(images))
+
+
+def test_the_mixin_of_the_hub_saves_what_the_model_has_become(tmp_path):
+    torch.manual_seed(0)
+    model = OnHub(**SMALL).eval()
+    model.reset_classifier(4, pool="mean")
+    model.set_input_size((8, 32))  # as many patches
+    model.save_pretrained(tmp_path)
+    images = torch.randn(2, 3, 8, 32)
+    for again in (OnHub.from_pretrained(tmp_path).eval(), vit.load(tmp_path)):
+        assert again.config | {"image_size": tuple(again.config["image_size"])} == model.config
+        assert torch.equal(again(images), model(images))

@@ -69,6 +69,51 @@ def test_values_may_be_of_another_width_than_keys():
     assert (of.query.shape, of.value.shape, of.output.shape) == ((3, 4, 24), (3, 12, 24), (3, 24, 12))
 
 
+@pytest.mark.parametrize(
+    "attention",
+    [
+        timm.models.tiny_vit.Attention(24, key_dim=4, num_heads=3, attn_ratio=2, resolution=(2, 2)),
+        timm.models.efficientformer.Attention(24, key_dim=4, num_heads=3, attn_ratio=2, resolution=2),
+        timm.models.maxxvit.AttentionCl(24, dim_head=8),
+        timm.models.maxxvit.AttentionCl(24, dim_head=8, head_first=False),
+        timm.models.vision_transformer.Attention(24, num_heads=3),
+    ],
+    ids=lambda attention: type(attention).__module__.rpartition(".")[2],
+)
+@torch.no_grad()
+def test_projections_of_timm_make_its_output_however_they_are_stored(attention):
+    for name, bias in attention.named_parameters():
+        if name.endswith("bias"):
+            bias.zero_()
+    tokens = torch.randn(1, 4, 24)
+    of = head_projections(attention)
+    q, k, v = (getattr(attention, "norm", nn.Identity())(tokens) @ each.mT for each in of[:3])
+    attn = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)
+    torch.testing.assert_close((attn @ v @ of.output.mT).sum(dim=0, keepdim=True), attention(tokens))
+
+
+class OwnAttention(nn.Module):
+    """Attention of two heads that stores the rows of qkv in some order, with a norm in front of proj."""
+
+    def __init__(self, order, norm):
+        super().__init__()
+        self.num_heads, self.order = 2, order
+        self.qkv, self.norm, self.proj = nn.Linear(8, 24), norm, nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = rearrange(self.qkv(x), f"b n {self.order} -> three b h n d", three=3, h=2)
+        return self.proj(self.norm(rearrange((q @ k.mT).softmax(dim=-1) @ v, "b h n d -> b n (h d)")))
+
+
+def test_an_unknown_order_of_rows_is_refused():
+    with pytest.raises(ValueError, match="OwnAttention stores the rows of qkv in another order than queries, keys"):
+        projection_ranks(nn.Sequential(OwnAttention("(h three d)", nn.Identity())))
+
+
+def test_a_norm_in_front_of_the_output_projection_is_not_taken_for_another_order():
+    assert len(projection_ranks(nn.Sequential(OwnAttention("(three h d)", nn.LayerNorm(8))))) == 1
+
+
 def test_layers_pruned_of_all_heads_are_left_out(timms):
     assert len(projection_ranks(prune_heads(timms, {1: range(5)}))) == 2
 

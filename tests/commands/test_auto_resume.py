@@ -76,6 +76,19 @@ def test_the_newest_whole_checkpoint_is_taken_and_a_damaged_one_named(finished, 
     assert results(2)["steps"] == results(0)["steps"] * 3 // 2
 
 
+def test_weights_alone_are_no_training_to_go_on_with(finished, run, error_of, capsys):
+    contents = torch.load(finished / "checkpoints/last.ckpt", weights_only=True)
+    alone = {
+        name: part for name, part in contents.items() if name not in ("callbacks", "optimizer_states", "lr_schedulers")
+    }
+    path = finished / "checkpoints/step=500.ckpt"
+    torch.save(alone, path)  # as ModelCheckpoint does with save_weights_only
+    line = error_of("fit", "--ckpt_path", str(path), *LONGER)
+    assert line.endswith(f"{path} holds weights alone: start from it by --model.init_from {path}")
+    run(*AUTO, *LONGER, "--seed_everything", "3")
+    assert "goes on from runs/tiny/version_0/checkpoints/last.ckpt" in capsys.readouterr().out
+
+
 def test_the_run_of_another_seed_is_not_taken_for_this_one(finished, error_of):
     line = error_of(*AUTO, "--seed_everything", "4")
     assert "the newest run, runs/tiny/version_0, has seed_everything 3, and this one 4: give each seed an" in line

@@ -36,6 +36,33 @@ def test_the_folder_of_the_training_is_not_that_of_other_data(of_folder, typed, 
 
 
 @pytest.mark.parametrize(
+    ("known", "typed", "kept"),
+    [
+        ({"table": "t.csv", "root": "old"}, [], {"root": "old"}),
+        ({"table": "t.csv", "root": "old"}, ["--data.table", "./t.csv"], {"root": "old"}),
+        ({"table": "t.csv", "root": "old"}, ["--data.table", "new/t.csv"], {}),
+        ({"table": "t.csv", "root": "old"}, ["--data.table=new/t.csv", "--data.root=old"], {"root": "old"}),
+        ({"urls": "a.tar", "test_urls": "b.tar"}, ["--data.batch_size", "3"], {"test_urls": "b.tar"}),
+        ({"urls": "a.tar", "test_urls": "b.tar"}, ["--data.urls", "c.tar"], {}),
+        (
+            {"urls": "a.tar", "val_urls": "d", "test_urls": "b"},
+            ["--data.urls=c", "--data.val_urls=d"],
+            {"val_urls": "d"},
+        ),
+    ],
+    ids=str,
+)
+def test_a_place_of_the_training_does_not_stay_beside_another_table_or_other_shards(of_folder, known, typed, kept):
+    checkpoint = torch.load(of_folder, weights_only=True)
+    kind = "ImageTable" if "table" in known else "Shards"
+    checkpoint["data"] = {"class_path": f"vit.data.{kind}", "init_args": known}
+    torch.save(checkpoint, of_folder)
+    arguments = read_defaults(read_typed(["test", "--ckpt_path", of_folder, *typed])).arguments["data"]["init_args"]
+    companions = ("root", "val_urls", "test_urls")
+    assert {name: arguments[name] for name in companions if name in arguments} == kept
+
+
+@pytest.mark.parametrize(
     ("typed", "are_kept"),
     [
         ([], True),

@@ -232,8 +232,11 @@ def test_a_distributed_checkpoint_is_tested_predicted_and_resumed_as_one_file_is
     Image.new("L", (8, 8), 99).save(folder / "photos/0.png")
     sharded = ["--trainer.devices", "2", "--model.ema_decay", "null", "--data.batch_size", "20"]
     ways = {"whole": ["--trainer.strategy", "fsdp2"], "parts": ["--config", "parts.yaml"]}
+    tested = {"whole": ["--test_weights", "best"], "parts": []}
     runs = {
-        name: started_from_outside(folder, f"fsdp2_{name}", *sharded, *way, processes=2, common=COMMON[:-2])
+        name: started_from_outside(
+            folder, f"fsdp2_{name}", *sharded, *way, *tested[name], processes=2, common=COMMON[:-2]
+        )
         for name, way in ways.items()
     }
     file, parts = (run / "checkpoints/last.ckpt" for run in runs.values())
@@ -247,13 +250,16 @@ def test_a_distributed_checkpoint_is_tested_predicted_and_resumed_as_one_file_is
         os.chdir(folder)
         sys.argv = ["train.py"]
         run_command("test", "--ckpt_path", path, *CPU)
+        run_command("test", "--ckpt_path", file.with_name("best.ckpt"), *CPU)
         run_command("predict", "--ckpt_path", path, *CPU, "--data.root", "photos", "--output", "predicted.csv")
 
     process = forked(folder / "parts.txt", evaluate, parts)
     process.join()
     assert process.exitcode == 0, (folder / "parts.txt").read_text()
-    tested = json.loads(next(runs["parts"].glob("evaluations/*/results.json")).read_text())
-    assert tested["test_accuracy"] == json.loads((runs["parts"] / "results.json").read_text())["test_accuracy"]
+    for run in runs.values():
+        first, again = (json.loads(path.read_text()) for path in sorted(run.rglob("results.json"), reverse=True))
+        assert Path(first["tested_file"]).name == Path(again["tested_file"]).name
+        assert first["test_accuracy"] == again["test_accuracy"]
     assert len((folder / "predicted.csv").read_text().splitlines()) == 2
 
     longer = ["--trainer.max_epochs", "4", "--ckpt_path"]

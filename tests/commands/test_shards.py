@@ -5,10 +5,12 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from filelock import FileLock
+from PIL import Image
 
 from tests.commands.test_distributed import started_from_outside
 from tests.data.shard_sets import picture
@@ -186,6 +188,12 @@ def test_an_image_that_cannot_be_read_is_named_and_left_out_if_asked(photos, cap
     assert f"left out 1 files:\n  cannot read image {damaged}" in capsys.readouterr().out
     data = Shards(f"{folder}/train-{{000000..000003}}.tar", num_workers=0, val_fraction=0, test_fraction=0)
     assert sorted(classes_by_level(data)["train"]) == [number for number in range(40) if number != 7]
+
+
+def test_images_that_are_not_read_as_expected_are_told(photos, capsys):
+    Image.fromarray(np.full((5, 6), 2000, np.uint16)).save(photos / "train/bee/deep.png")  # 12 bits in 16
+    write(photos)
+    assert "multiply them by 16): 1 (train/bee/deep.png)\n" in capsys.readouterr().out
 
 
 def test_images_without_classes_have_none_in_their_shards(tmp_path):

@@ -1,6 +1,7 @@
 """The command line: fit, validate, test and predict, and the folder of a run."""
 
 import csv
+import hashlib
 import json
 import logging
 import os
@@ -243,6 +244,28 @@ def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished
     assert results(folder / "runs/borrowed/evaluations/test_mine_0")["checkpoint"] == "mine.ckpt"
 
 
+def test_the_record_of_a_run_of_another_user_is_below_the_own_runs(run, finished, folder, monkeypatch):
+    finished.rename(folder / "theirs")
+    monkeypatch.setattr("vit.runs.folders.os.access", lambda path, _: "theirs" not in str(path))
+    run("test", "--ckpt_path", "theirs/checkpoints/last.ckpt", *CPU, "--experiment", "borrowed")
+    assert results(folder / "runs/borrowed/evaluations/test_last_0")["test_accuracy"] is not None
+    assert not (folder / "theirs/evaluations").exists()
+
+
+def test_the_digest_of_the_tested_weights_is_that_of_the_file_as_it_was_read(run, finished, monkeypatch):
+    path = finished / "checkpoints/last.ckpt"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def read_and_replace(path):
+        contents = vit.weights.read_checkpoint(path)
+        path.write_bytes(b"what the training writes next")
+        return contents
+
+    monkeypatch.setattr("vit.commands.training_cli.read_checkpoint", read_and_replace)
+    run("test", "--ckpt_path", "last", *CPU)
+    assert results(finished / "evaluations/test_last_0")["tested_sha256"] == digest
+
+
 def test_test_views_of_the_checkpoint_are_the_default_of_a_test_and_change_no_other_accuracy(run, finished):
     before = results(finished)
     assert before["test_views"] == "six"
@@ -281,6 +304,11 @@ def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, m
     best, last = (results(run_folder / f"evaluations/test_{name}_0") for name in ("best", "last"))
     assert results(run_folder)["test_accuracy"] == best["test_accuracy"] != last["test_accuracy"]
     assert results(run_folder)["test_weights"] == "best"
+    validated = [
+        row["val_accuracy"] for row in csv.DictReader((run_folder / "metrics.csv").open()) if row["val_accuracy"]
+    ]
+    assert validated[0] != validated[-1]
+    assert results(run_folder)["val_accuracy"] == pytest.approx(float(validated[0]))
 
 
 def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run, finished, folder, monkeypatch):
@@ -303,6 +331,21 @@ def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run
     # Half of the 48 steps are done, and the rate falls to zero over the other half.
     assert all(len(set(each)) == 1 for each in rates)
     assert [each[0] for each in rates] == pytest.approx([0.123 * (1 - step / 48) for step in range(24, 48)])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "was"), [("optimizer", "muon", "'adamw'"), ("layer_decay", "0.5", "None"), ("freeze", "1", "0")]
+)
+def test_a_state_of_the_optimizer_that_does_not_fit_is_one_line(error_of, finished, option, value, was):
+    line = error_of("fit", "--ckpt_path", "last", f"--model.{option}", value, "--trainer.max_epochs", "4")
+    assert f"was trained with {option} {was}, whose state does not fit {option}" in line
+    assert line.endswith(f"leave --model.{option} as it was")
+
+
+def test_a_training_goes_on_without_weight_decay(run, finished, folder):
+    cli = run("fit", "--ckpt_path", "last", "--model.weight_decay", "0", "--trainer.max_epochs", "4")
+    assert {group["weight_decay"] for group in cli.trainer.optimizers[0].param_groups} == {0.0}
+    assert results(folder / "runs/tiny/version_1")["steps"] == 2 * results(finished)["steps"]
 
 
 def test_options_that_this_version_does_not_have_are_left_out(run, finished, capsys):

@@ -228,6 +228,27 @@ def test_a_folder_that_looks_like_a_split_is_no_class(plant, name, stage):
         ImageFolder(str(root))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("training_set", "test_set"), ("seg_train/seg_train", "seg_test/seg_test"), ("dev", "holdout2")]
+)
+def test_folders_with_the_same_classes_and_words_of_splits_are_no_classes(plant, one, other):
+    plant(one, {"ant": 2, "bee": 2})
+    root = plant(other, {"ant": 1, "bee": 1})
+    folders = sorted(root / name.partition("/")[0] for name in (one, other))
+    message = f"{folders[0]} and {folders[1]} look like splits, as both have images of ant, bee: rename them to train"
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(str(root))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("cats", "dogs"), ("trains", "planes"), ("test_tube", "flask"), ("training_shoe", "boot")]
+)
+def test_classes_may_have_folders_of_the_same_names(plant, one, other):
+    plant(one, {"indoors": 2, "outdoors": 2})
+    root = plant(other, {"indoors": 2, "outdoors": 2})
+    assert ImageFolder(str(root)).class_names == sorted([one, other])
+
+
 @pytest.mark.parametrize("known", [None, ["bee", "train"]])
 def test_a_class_named_train_is_not_taken_for_the_split(plant, known):
     root = plant(counts={"train": 3, "bee": 3})

@@ -1,13 +1,16 @@
 """Training on tar shards: each image once an epoch, over any processes and workers, also after a resume."""
 
+import io
 import json
 import re
 from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.data.shard_sets import picture, write_manifest, write_shards, write_tar
 from vit.data import Shards
@@ -315,6 +318,21 @@ def test_a_damaged_image_is_named_when_it_is_read_and_left_out_if_asked(tmp_path
         levels(ready(module(str(shard), batch_size=9)).train_dataloader())
     assert sorted(labels_of(ready(module(str(shard), skip_damaged=True)))) == [0, 1, 2, 3, 4, 6, 7, 8]
     assert f"cannot read image {shard}/5.png" in capsys.readouterr().out
+
+
+def test_the_first_image_of_each_kind_of_note_is_told_when_it_is_read(tmp_path, capsys):
+    dark = io.BytesIO()
+    Image.fromarray(np.full((5, 6), 2000, np.uint16)).save(dark, "png")  # 12 bits in 16
+    files = [(f"{n}.png", dark.getvalue() if n in (4, 5) else picture(n)) for n in range(8)]
+    labels = [(f"{n}.cls", str(n % 2).encode()) for n in range(8)]
+    shard = write_tar(tmp_path / "a.tar", [file for pair in zip(files, labels, strict=True) for file in pair])
+    loader = ready(module(str(shard), batch_size=4)).train_dataloader()
+    for _ in range(2):
+        levels(loader)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "nearly black" in line]
+    assert re.match(rf"{shard}/[45]\.png: nearly black, .*\(printed for the first such image\)", line)
+    ready(module(str(shard), memory_limit=1.0))
+    assert "multiply them by 16): 2 (a.tar/4.png, a.tar/5.png)" in capsys.readouterr().out
 
 
 def remove(folder):

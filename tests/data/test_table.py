@@ -84,6 +84,12 @@ def test_several_labels_are_rows_of_zeros_and_ones_however_they_are_written(tabl
     assert data.sets["train"].labels.dtype == torch.float32
 
 
+def test_the_inventory_counts_images_and_of_each_class_its_labels(table):
+    first, *rows = ready(table(SEVERAL)).inventory.lines
+    assert first.endswith(": 24 train")
+    assert " ".join(rows).split() == "train ant 12 bee 6 cow 2".split()
+
+
 def test_classes_of_columns_keep_the_order_of_the_columns(table):
     assert table("cow,file,ant\n1,0.png,0\n0,1.png,1\n").class_names == ["cow", "ant"]
 
@@ -353,9 +359,11 @@ def test_a_table_of_a_part_of_the_classes_is_tested_whole_also_with_several_labe
     data.setup("test")
     assert {stage: len(part.labels) for stage, part in data.sets.items()} == {"test": 24}
     assert "has a part of the classes: all 24 images are evaluated" in capsys.readouterr().out
-    data = table(SEVERAL, class_names=["ant", "bee", "cow"], test_fraction=0.2)
+    data = table(SEVERAL, class_names=["ant", "bee", "cow"], test_fraction=0.25)
     data.setup("test")
-    assert len(data.sets["test"].labels) < 24
+    assert len(data.sets["test"].labels) == 7
+    told = "names no test images: 7 of 24 are evaluated, which the settings of the training hold out; to evaluate all,"
+    assert f"{data.root} {told}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import vit
-from vit.explain import METHODS, picture
+from vit.explain import METHODS, photograph_sheet, picture
 from vit.explain.explained import ENLARGED, SMALL_PART, choose_methods, explain_photograph, fitting_maps, maps_of
 from vit.explain.inputs import as_images
 from vit.explain.maps.subject import Subject
@@ -93,6 +93,27 @@ def test_a_question_has_the_probabilities_of_its_classes_and_maps_of_no_class_do
     assert relevance.subtitle == f"predicted: {found.prediction}\nrelevance, PIL image, model m"
     assert rollout.title == found.prediction
     assert rollout.subtitle.startswith("rollout (the same for every class)")
+
+
+def test_of_several_labels_the_explained_one_is_named_beside_those_that_are_predicted(model):
+    image = photograph(60, 40)
+    probabilities = model(as_images(model, image)).sigmoid()[0]
+    first, second, _ = probabilities.argsort(descending=True).tolist()
+    model.pretrained_cfg["thresholds"] = [1.0 if number == first else 0.0 for number in range(3)]
+    found = explained(model, image)
+    panel = found.panel(*found.maps, read_shown(found.photograph))
+    assert panel.title == f"why {NAMES[first]} ({100 * probabilities[first]:.1f} %)?"
+    assert f"predicted: {found.prediction}" in panel.subtitle
+    assert NAMES[first] not in found.prediction
+    assert NAMES[second] in found.prediction
+
+
+def test_a_sheet_says_of_each_photograph_which_class_its_maps_explain(model, monkeypatch):
+    image, drawn = photograph(60, 40), []
+    monkeypatch.setattr(photograph_sheet, "draw_panels", lambda rows, *_, **__: drawn.extend(rows))
+    picture(model, [image, image], target=["cat", "eel"])
+    said = [panel.subtitle for row in drawn for panel in row if panel.title == "PIL image"]
+    assert [text.partition("; ")[2].partition(" (")[0] for text in said] == ["why cat", "why eel"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(1000, 100), (100, 1000)])

@@ -40,6 +40,23 @@ def test_neighbours_among_the_other_images_are_those_without_the_image(neighbour
     assert knn_accuracy_left_out(features, labels, neighbours) == pytest.approx(expected)
 
 
+def test_images_of_its_own_group_do_not_judge_an_image(monkeypatch):
+    monkeypatch.setattr(classifiers, "AT_ONCE", 17 * 53)
+    features, labels = clusters(53, 2.0, 0)
+    groups = torch.arange(53) // 4
+    alone = [
+        knn_accuracy(
+            features[groups != group], labels[groups != group], *(x[groups == group] for x in (features, labels))
+        )
+        for group in range(14)
+    ]
+    expected = sum(share * int((groups == group).sum()) for group, share in enumerate(alone)) / 53
+    assert knn_accuracy_left_out(features, labels, groups=groups) == pytest.approx(expected)
+    assert knn_accuracy_left_out(features, labels) != pytest.approx(expected)
+    with pytest.raises(ValueError, match="all 53 images are of one group, and none is left to vote"):
+        knn_accuracy_left_out(features, labels, groups=torch.zeros(53))
+
+
 @pytest.mark.parametrize("at_once", [1, 500])
 def test_no_more_cosines_are_computed_at_once_than_memory_is_meant_for(at_once, monkeypatch):
     monkeypatch.setattr(classifiers, "AT_ONCE", at_once)

@@ -156,3 +156,10 @@ def test_the_number_of_a_hidden_pixel_does_not_matter(model, pixels):
     assert torch.equal(model(unknown.to(torch.uint8), hidden), model(pixels, hidden))
     one, other = (model.complete(images, hidden, temperature=0) for images in (unknown, pixels))
     assert torch.equal(one, other)
+
+
+def test_nothing_is_drawn_with_dropout(model, pixels):
+    model.train()
+    for draw in (lambda: model.complete(pixels, pixels > 2), lambda: model.redraw(pixels)):
+        with pytest.raises(ValueError, match=r"the model is in training mode, .* draws: call \.eval\(\) first"):
+            draw()

@@ -62,6 +62,21 @@ def test_images_without_classes_have_no_accuracy_of_neighbours(labels):
     assert evaluation.scores()["effective_rank"] > 1
 
 
+def test_neighbours_are_of_other_groups_whatever_order_the_images_come_in():
+    # Each image lies beside that of its own group, and the nearest of another group is of the other class.
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.9, 0.2], [0.0, 1.0], [0.1, 1.0], [0.2, 0.9]])
+    labels, groups = torch.tensor([0, 0, 1, 1, 1, 0]), torch.tensor([7, 7, 3, 9, 9, 5])
+    for order in (torch.arange(6), torch.tensor([5, 2, 0, 4, 1, 3])):
+        evaluation = FeatureEvaluation(2, torch.device("cpu"))
+        evaluation.update(features[order], torch.zeros(6), labels[order], torch.ones(6).bool(), order)
+        evaluation.gather()
+        assert evaluation.knn_accuracy == pytest.approx(4 / 6)
+        evaluation.gather(groups)
+        assert evaluation.knn_accuracy == 0
+    evaluation.gather(torch.zeros(6).long())
+    assert evaluation.knn_accuracy is None
+
+
 def test_of_many_images_the_same_random_ones_are_compared(monkeypatch):
     monkeypatch.setattr(feature_evaluation, "MOST", 5)
     features = torch.randn(12, 3, generator=torch.manual_seed(0))

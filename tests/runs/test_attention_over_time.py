@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning import Trainer
 from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.digit_runs import drawing
 from tests.tiny import CPU, MODEL, run_command
-from vit.objectives import ViTClassifier
+from vit.objectives import MultilabelClassifier, ViTClassifier
 from vit.runs import attention_over_time
 from vit.runs.attention_over_time import AttentionMaps
 
@@ -123,3 +125,24 @@ def test_bfloat16_and_negative_weights_are_shown_by_fit_and_test(run, folder, ca
     run("test", "--ckpt_path", run_folder / "checkpoints/last.ckpt")
     assert (run_folder / "evaluations/test_last_0/attention.png").exists()
     assert "no attention.png" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [ViTClassifier, MultilabelClassifier])
+def test_attention_is_shown_on_images_of_own_loaders(tmp_path, capsys, kind):
+    torch.manual_seed(0)
+    labels = torch.arange(12) % 3
+    labels = labels if kind is ViTClassifier else torch.nn.functional.one_hot(labels).float()
+    loader = DataLoader(TensorDataset(torch.rand(12, 1, 8, 8), labels), 4)
+    sizes = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[AttentionMaps()],
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(kind(num_classes=3, **sizes), loader, loader)
+    assert "switched off" not in capsys.readouterr().out
+    assert {path.name for path in tmp_path.rglob("*.png")} == {"epoch_0001.png", "attention_over_time.png"}

@@ -130,6 +130,8 @@ def test_a_resume_from_another_checkpoint_than_the_last_keeps_that_one_as_the_la
     last.on_load_checkpoint(SimpleNamespace(ckpt_path=str(old / "best.ckpt")), None, {"global_step": 20})
     last.load_state_dict(RunCheckpoint(old, "last").state_dict())
     assert AtomicCheckpointIO().load_checkpoint(new / "last.ckpt")["global_step"] == 20
+    # A copy is as old as the checkpoint: it must not be newer than one of more steps.
+    assert (new / "last.ckpt").stat().st_mtime_ns == (old / "best.ckpt").stat().st_mtime_ns
 
 
 @pytest.mark.parametrize(("resumed", "is_kept"), [(20, False), (50, True)])

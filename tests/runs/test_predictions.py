@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from vit.data import UnsortedImages
+from vit.data import Digits, UnsortedImages
 from vit.runs.predictions import PredictionWriter
 
 SAID = {"class": "cat"}
@@ -42,6 +42,7 @@ def test_rows_of_images_that_were_replaced_or_are_gone_are_predicted_again(image
     writer, trainer = begin(images)
     predict(writer, trainer)
     writer.on_exception(trainer, MODULE, KeyboardInterrupt())
+    assert capsys.readouterr().out.endswith(": the same command continues it\n")
     soon = time.time_ns() + 10**9  # the clock of a file system may be some milliseconds late
     os.utime(images / "b.png", ns=(soon, soon))
     (images / "c.png").unlink()
@@ -53,3 +54,14 @@ def test_rows_of_images_that_were_replaced_or_are_gone_are_predicted_again(image
     rows = [*csv.DictReader(images.with_name("out.csv").read_text().splitlines())]
     assert [Path(row["file"]).name for row in rows] == ["a.png", "d.png", "b.png", "e.png"]
     assert sorted(path.name for path in images.parent.iterdir()) == ["out.csv", "photos"]
+
+
+def test_a_prediction_of_labelled_images_starts_anew_and_says_so(images, capsys):
+    trainer = SimpleNamespace(datamodule=Digits(), received_sigterm=False)
+    for rows in (3, 2):
+        writer = PredictionWriter(images.with_name("out.csv"), True, "key", [*SAID])
+        writer.setup(trainer, MODULE, "predict")
+        writer.on_predict_batch_end(trainer, MODULE, rows, (None, ["a", "b", "c"][:rows], []), 0)
+        writer.on_exception(trainer, MODULE, KeyboardInterrupt())
+        assert capsys.readouterr().out == f"{rows} predictions in {writer.partial}: the same command starts anew\n"
+        assert len(writer.partial.read_text().splitlines()) == 1 + rows

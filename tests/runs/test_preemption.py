@@ -138,7 +138,23 @@ def test_slurms_signal_puts_the_job_back_into_the_queue_after_the_checkpoint(
 def test_one_process_that_was_asked_stops_all(callback, trainer):
     trainer.world_size = 2
     trainer.strategy = SimpleNamespace(root_device="cpu", reduce=lambda tensor, reduce_op: tensor + 1)
-    end_batch(callback, trainer, 0)  # the seventh: they agree after every fourth batch
-    trainer.fit_loop.total_batch_idx = 7
+    trainer.val_check_batch = float("inf")
+    end_batch(callback, trainer, 6)  # they agree after every fourth batch
     with pytest.raises(SIGTERMException):
-        end_batch(callback, trainer, 0)
+        end_batch(callback, trainer, 7)
+
+
+@pytest.mark.parametrize("accumulated", [2, 3, 4])
+@pytest.mark.parametrize("before", [0, 625, 1250])
+def test_several_processes_stop_soon_in_every_epoch_also_if_gradients_add_up(callback, trainer, accumulated, before):
+    trainer.world_size, trainer.accumulate_grad_batches = 2, accumulated
+    trainer.val_check_batch = float("inf")
+    trainer.strategy = SimpleNamespace(root_device="cpu", reduce=lambda tensor, reduce_op: tensor + 1)
+
+    def train() -> None:
+        for number in range(preemption.EVERY * accumulated):
+            trainer.fit_loop.total_batch_idx = before + number
+            end_batch(callback, trainer, number)
+
+    with pytest.raises(SIGTERMException):
+        train()

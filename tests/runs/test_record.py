@@ -22,7 +22,8 @@ STATE = {
 }
 FIELDS = [
     *("test_accuracy", "test_accuracy_views", "test_views", "val_accuracy", "seed", "epochs", "steps", "seconds"),
-    *("petaflop", "images_per_second", "parameters", "device", "devices", "precision", "torch", "objective", "scores"),
+    *("petaflop", "images_per_second", "parameters", "device", "devices", "precision", "torch", "objective"),
+    *("scores", "scored"),
 ]
 
 

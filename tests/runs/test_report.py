@@ -154,6 +154,13 @@ def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
     assert "3 classes, validation images" in of_validation
 
 
+@pytest.mark.parametrize("scored", ["test", "validation"])
+def test_scores_that_are_no_numbers_are_of_the_images_that_were_evaluated(folder, scored):
+    page = change(folder, scored=scored, test_accuracy=None, val_accuracy=None, scores=SCORES | {"accuracy": None})
+    assert f"3 classes, {scored} images" in page
+    assert "est accuracy<" not in page
+
+
 def test_an_accuracy_stands_beside_that_of_guessing(folder):
     assert "always saying the most frequent class: 75.00\u00a0%" in change(folder)
     classes = [row | {"support": 0} for row in SCORES["classes"]]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vit.data import Digits
 from vit.data.image_set import ImageSet
 from vit.data.module import ImageDataModule
 from vit.objectives import MultilabelClassifier, ViTClassifier
@@ -242,3 +243,12 @@ def test_an_objective_without_labels_takes_images_alone_and_a_classifier_does_no
     module.needs_labels = True
     with pytest.raises(ValueError, match="a batch has images and no labels: give pairs"):
         UserBatches().take(IMAGES, module)
+
+
+def test_several_processes_do_not_divide_the_images_of_our_data_to_predict_them():
+    trainer = SimpleNamespace(datamodule=Digits(), predicting=True, world_size=2)
+    module = SimpleNamespace(_trainer=trainer)
+    with pytest.raises(
+        ValueError, match=r"predict with 2 devices would divide the images of Digits, .* one device, or"
+    ):
+        UserBatches().take((IMAGES, LABELS), module)

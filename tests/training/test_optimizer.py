@@ -124,3 +124,12 @@ def test_a_mechanism_without_projections_has_the_matrices_of_its_mlp():
     groups = parameter_groups(model, 0.1, 0.05, muon=True)
     found = {names[p] for group in groups for p in group["params"] if group["muon"]}
     assert found == {"blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight"}
+
+
+@pytest.mark.parametrize("muon", [False, True])
+def test_the_groups_are_the_same_without_weight_decay(model, muon):
+    with_it, without = (parameter_groups(model, 0.1, decay, 0.5, muon=muon) for decay in (0.05, 0.0))
+    assert [[id(each) for each in group["params"]] for group in with_it] == [
+        [id(each) for each in group["params"]] for group in without
+    ]
+    assert {group["weight_decay"] for group in without} == {0.0}

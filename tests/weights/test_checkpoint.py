@@ -14,7 +14,7 @@ import vit
 from vit.attention import MECHANISMS
 from vit.objectives import ViTClassifier
 from vit.weights import read_checkpoint
-from vit.weights.checkpoint import upgrade
+from vit.weights.checkpoint import is_ours, upgrade
 
 SIZES = {"image_size": (6, 10), "patch_size": 2, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 2}
 SIZES |= {"pool": "cls+mean", "num_registers": 5}
@@ -299,3 +299,10 @@ def test_a_flipped_byte_is_damage_and_not_another_model(tmp_path, part):
     with pytest.raises(ValueError, match=r"last\.ckpt is (not a checkpoint, or is )?damaged") as refusal:
         vit.load(path)
     assert "architecture" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("own", [{}, {"num_heads": 3}])
+def test_a_checkpoint_of_others_whose_net_is_called_vit_is_ours_only_if_it_names_the_heads(own):
+    known = {"embed_dim": 192, "depth": 12, "patch_size": 16, "image_size": 224, "num_classes": 7} | own
+    contents = {"state_dict": {"vit.cls_token": torch.zeros(1, 1, 192)}, "hyper_parameters": known}
+    assert is_ours(contents) == bool(own)

@@ -426,6 +426,7 @@ def test_another_scaling_of_images_than_ours_is_reported_as_assumed(tmp_path, to
         ({"pool": "map", "class_token": False, "num_classes": 0}, {}, []),
     ],
 )
+@pytest.mark.filterwarnings("ignore:pos_embed has 16 positions")
 def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):
     state = dict(
         vit.VisionTransformer(**{"image_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2} | model).state_dict()
@@ -445,6 +446,69 @@ def test_bare_tensors_of_ours_need_to_be_told_what_no_tensor_shows():
         assert BLOCKS not in loaded.load_report.assumed or "pos_embed" in own
     with pytest.raises(ValueError, match="positions of the state dict are all zero, as in a model with rotary pos"):
         vit.load(state, num_heads=2)
+
+
+@pytest.mark.parametrize("told", [{"patch_stride": 2}, {"patch_stride": 2, "image_size": (8, 8)}], ids=str)
+def test_bare_tensors_of_overlapping_patches_need_their_stride(told):
+    sizes = {"image_size": 8, "patch_size": 4, "patch_stride": 2, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    model = randomised(vit.VisionTransformer(**sizes)).float().eval()
+    images = torch.randn(2, 3, 8, 8)
+    loaded = vit.load(dict(model.state_dict()), num_heads=2, **told)
+    assert_close(loaded(images), model(images))
+    assert loaded.config["image_size"] in (8, (8, 8))
+    assert BLOCKS in loaded.load_report.assumed
+    assert "patches side by side" in BLOCKS
+
+
+def test_a_size_with_as_many_patches_as_a_square_has_is_told_to_be_ambiguous():
+    model = of_timm(img_size=(8, 32))  # 2 x 8 patches, or 4 x 4
+    state = dict(model.state_dict())
+    with pytest.warns(
+        UserWarning, match=r"pos_embed has 17 positions, as many as images of \(16, 16\) and of \(8, 32\)"
+    ):
+        loaded = vit.load(state, num_heads=HEADS, image_size=(8, 32))
+    assert loaded.load_report.resized == ["pos_embed"]
+    bare = of_timm(no_embed_class=True)  # 4 x 4 patches, or 3 x 5 and the class token
+    with pytest.warns(UserWarning, match=r"it is read as of \(12, 20\); if the training had \(16, 16\), build that"):
+        vit.load(dict(bare.state_dict()), num_heads=HEADS, image_size=(12, 20))
+
+
+def test_a_head_on_the_mean_behind_the_norm_is_told_by_its_pool():
+    model = of_timm(global_pool="avg", fc_norm=False).eval()
+    loaded = vit.load(dict(model.state_dict()), num_heads=HEADS, pool="mean").double()
+    assert_close(loaded(IMAGES), model(IMAGES), **EXACT)
+    assert not any("pool" in assumed for assumed in loaded.load_report.assumed)
+
+
+@pytest.mark.parametrize("name", ["vit_attention_small_patch16_dinov3", "vit_of_somebody"])
+def test_zeros_as_positions_are_not_taken_for_learned_ones_if_a_config_tells_something_else(tmp_path, name):
+    sizes = OURS | {"num_heads": 6}  # of the small model
+    rotary = {"pos_embed": "rope", "norm_eps": 1e-5, "qkv_bias": False, "layer_scale": 1e-5, "pool": "mean"}
+    model = randomised(vit.VisionTransformer(**sizes, **rotary)).eval()
+    with torch.no_grad():
+        model.pos_embed.zero_()
+    save_file(dict(model.state_dict()), tmp_path / "model.safetensors")
+    config = {"architecture": name, "global_pool": "avg", "model_args": {"img_size": 16}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if name == "vit_of_somebody":
+        with pytest.raises(
+            ValueError, match="are all zero, as in a model with rotary positions: tell them, by pos_emb"
+        ):
+            vit.load(tmp_path, num_heads=6)
+    else:
+        assert_close(vit.load(tmp_path).double()(IMAGES), model(IMAGES), **EXACT)
+
+
+def test_rotary_positions_beside_learned_ones_are_refused():
+    model = timm.create_model("vit_small_patch16_dinov3", **SMALL | {"num_heads": 2}, use_abs_pos_emb=True)
+    with pytest.raises(ValueError, match="it has rotary positions beside learned ones"):
+        vit.load(model)
+
+
+def test_bare_tensors_of_ours_with_a_mask_token_are_not_taken_for_dinov2():
+    state = dict(vit.VisionTransformer(**OURS, mask_token=True).state_dict())
+    with pytest.raises(ValueError, match=r"mask_token has shape \(1, 1, 24\), as in models of this package"):
+        vit.load(state, num_heads=HEADS)
 
 
 def test_the_usual_norm_eps_of_a_family_is_a_guess():

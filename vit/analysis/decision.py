@@ -78,7 +78,20 @@ def _tokens(subject: TrainedModel, images: Tensor, path: Path) -> tuple[str, str
     places = [(layer, 0) for layer in range(layers)]
     moved = patch_activations(model, clean, other, "residual", **classes, places=places)[..., 0]
     whole = logit_of(_logits(subject, clean), *classes.values()) - logit_of(_logits(subject, other), *classes.values())
-    return _way(moved / whole[:, None]), quick_form
+    return _way(_shares(moved, whole)), quick_form
+
+
+def _shares(moved: Tensor, whole: Tensor) -> Tensor:
+    """Return shares of images (B, L) whose mean is the mean of ``moved`` (B, L) over that of ``whole`` (B,).
+
+    Their spread is that of this ratio (delta method). A mean of each image's own ratio would follow the images of
+    which little can be moved.
+
+    >>> _shares(torch.tensor([[1.0], [3.0]]), torch.tensor([0.5, 7.5])).mean(dim=0)
+    tensor([0.5000])
+    """
+    ratio = moved.mean(dim=0) / whole.mean()
+    return ratio + (moved - whole[:, None] * ratio) / whole.mean()
 
 
 def _way(shares: Tensor) -> str:

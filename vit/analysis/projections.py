@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit.analysis.measures import effective_rank, singular_values
 from vit.analysis.modules import attention_modules, head_count, is_of_transformers
+from vit.attention import MultiHeadAttention
 
 
 class Projections(NamedTuple):
@@ -96,12 +97,65 @@ def head_projections(attention: nn.Module) -> Projections:
             f"{type(attention).__name__} has no joint projection to queries, keys and values (qkv, in_proj_weight), "
             "as in simplified attention and in cross-attention: give a model with one"
         )
-    heads = attention.num_heads
-    dims = getattr(attention, "split_dims", None) or [len(joint) // 3] * 3
-    if len(dims) != 3 or sum(dims) != len(joint) or len(set(dims[:2])) > 1:
+    rows = _rows_of_heads(attention, len(joint))
+    if hasattr(attention, "qkv") and not isinstance(attention, MultiHeadAttention):
+        _check_values(attention, rows[2])
+    return Projections(*(joint[each] for each in rows), rearrange(output, "o (h d) -> h o d", h=attention.num_heads))
+
+
+def _rows_of_heads(attention: nn.Module, count: int) -> tuple[Tensor, ...]:
+    """Return which of the ``count`` rows of qkv are the queries, keys and values of each head: (H, d), (H, d), (H, e).
+
+    Raises:
+        ValueError: If heads share rows.
+    """
+    rows, heads = torch.arange(count), attention.num_heads
+    if hasattr(attention, "val_dim"):  # timm's TinyViT and EfficientFormer store head by head
+        widths = [attention.key_dim, attention.key_dim, attention.val_dim]
+        return rearrange(rows, "(h d) -> h d", h=heads).split(widths, dim=1)
+    if getattr(attention, "head_first", False):  # timm's MaxViT does, too
+        return rearrange(rows, "(h d) -> h d", h=heads).chunk(3, dim=1)
+    dims = getattr(attention, "split_dims", None) or [count // 3] * 3
+    if len(dims) != 3 or sum(dims) != count or len(set(dims[:2])) > 1:
         raise ValueError(
-            f"{type(attention).__name__} has {len(joint)} rows of qkv for {heads} heads: heads that share projections "
+            f"{type(attention).__name__} has {count} rows of qkv for {heads} heads: heads that share projections "
             "(num_kv_heads, tie_qkv, tie_kv) have no spectra of their own; give a model without"
         )
-    query, key, value = (rearrange(rows, "(h d) c -> h d c", h=heads) for rows in joint.split(dims))
-    return Projections(query, key, value, rearrange(output, "o (h d) -> h o d", h=heads))
+    return tuple(rearrange(part, "(h d) -> h d", h=heads) for part in rows.split(dims))
+
+
+@torch.no_grad()
+def _check_values(attention: nn.Module, rows: Tensor) -> None:
+    """Check on four tokens that values of the first head alone, by its rows (H, e), reach its columns of proj alone.
+
+    An attention that takes other inputs than tokens (B, N, C), or has a norm in front of proj, is not checked.
+
+    Raises:
+        ValueError: If they reach other columns.
+    """
+    reached: list[Tensor] = []
+
+    def first_head(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        alone = torch.zeros_like(output)
+        alone[..., rows[0]] = 1
+        return alone
+
+    hooks = (
+        attention.qkv.register_forward_hook(first_head),
+        attention.proj.register_forward_pre_hook(lambda _, inputs: reached.append(inputs[0] != 0)),
+    )
+    try:
+        attention(attention.qkv.weight.new_zeros(1, 4, attention.qkv.in_features))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, AssertionError):
+        return  # it wants a map (B, H, W, C), windows, or a mask
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not reached:
+        return
+    columns, expected = reached[0].flatten(end_dim=-2).any(dim=0).cpu(), torch.arange(rows.numel()) < rows.shape[1]
+    if not columns.all() and not torch.equal(columns, expected):
+        raise ValueError(
+            f"{type(attention).__name__} stores the rows of qkv in another order than queries, keys and values, each "
+            "head by head, so its heads have no known projections: give a model of timm or of this package"
+        )

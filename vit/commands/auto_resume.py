@@ -30,7 +30,7 @@ def find_newest(experiment: str, root: Path) -> Path | None:
         except ValueError as error:
             say(f"passed over: {printable(' '.join(str(error).split()))}", file=sys.stderr)
             continue
-        if "loops" in checkpoint:  # else it holds weights alone
+        if "callbacks" in checkpoint:  # else it holds weights alone
             say(f"goes on from {printable(str(path))}")
             return path
     say(f"starts: {printable(str(root / RUNS / experiment))} has no checkpoint to go on from")

@@ -22,6 +22,8 @@ from vit.training.objective import Objective
 from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.loading import read_model
 
+# Places that belong to another one: of another table or other shards they are not those of the training.
+COMPANIONS = {"table": {"root"}, "urls": {"val_urls", "test_urls"}}
 NOT_OF_START = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # settings of a training, not of a model
 
 
@@ -93,6 +95,10 @@ def _newest_of(experiment: str | None, typed: TypedArguments) -> str | None:
 
 def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefaults:
     checkpoint = describe_checkpoint(path)
+    if typed.subcommand == "fit" and "callbacks" not in checkpoint:
+        raise ValueError(
+            f"fit continues a run, and {path} holds weights alone: start from it by --model.init_from {path}"
+        )
     arguments, data = dict(checkpoint["hyper_parameters"]), checkpoint.get("data", {})
     name = checkpoint.get("module", DEFAULT.__name__)  # earlier checkpoints have no name
     objective = OBJECTIVES.get(name) or _own_objective(name, path, typed)
@@ -137,6 +143,10 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
             _leave_out_folds(known, path, typed_options)
         if is_other:  # other data have a place of their own: files of a table are relative to its folder
             known.pop("root", None)
+        for place, companions in COMPANIONS.items():
+            if place in typed.places and _are_elsewhere(known, {place: typed.places[place]}):
+                for companion in companions - typed_options:
+                    known.pop(companion, None)
         defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
     return defaults
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -82,7 +83,7 @@ def _write(options: argparse.Namespace) -> None:
     from vit.data import ImageFolder  # imports torchvision, which --help does not need
     from vit.data.formats import MAX_PIXELS
     from vit.data.image_files import name_unreadable, raise_unreadable
-    from vit.data.inventory import Inventory
+    from vit.data.inventory import Inventory, first_names
     from vit.data.shards import MANIFEST
 
     max_pixels = options.max_pixels or MAX_PIXELS
@@ -93,16 +94,20 @@ def _write(options: argparse.Namespace) -> None:
     counts = {stage: np.bincount(labels, minlength=len(data.class_names)) for stage, (_, labels) in data.splits.items()}
     print(Inventory(data.root, counts, data.class_names, data.not_read, identical=data.identical), flush=True)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
-    entries, unreadable = {}, []
-    for job, (entry, messages) in zip(jobs, _run_all(jobs, min(workers, len(jobs))), strict=True):
+    entries, unreadable, noted = {}, [], defaultdict(list)
+    for job, (entry, messages, notes) in zip(jobs, _run_all(jobs, min(workers, len(jobs))), strict=True):
         if entry is None:
             raise_unreadable(dict(enumerate(messages)))
         entries[job.shard.name] = entry
         unreadable += messages
+        for path, note in notes:
+            noted[note].append(path)
     manifest["shards"] = entries
     _save(options.output / MANIFEST, manifest)
     if unreadable:
         print(f"left out {len(unreadable):,} files:", *name_unreadable(dict(enumerate(unreadable))), sep="\n  ")
+    for note, paths in noted.items():
+        print(f"{note}: {len(paths):,} ({first_names(paths, data.root)})")
     images = sum(entry["images"] for entry in entries.values())
     print(f"{options.output}: {images:,} images of {len(data.class_names)} classes in {len(entries)} shards")
     print(f"train with: {command_prefix()} fit --data Shards {_arguments(data, options.output, jobs)}")
@@ -166,26 +171,27 @@ def _run_all(jobs: list[Job], workers: int) -> Any:
         yield from progress(pool.map(_write_checked, jobs), "shards", len(jobs))
 
 
-def _write_checked(job: Job) -> tuple[dict[str, Any] | None, list[str]]:
-    """Write a shard, unless it is there; return its entry, and the messages about images that cannot be read.
+def _write_checked(job: Job) -> tuple[dict[str, Any] | None, list[str], list[tuple[Path, str]]]:
+    """Write a shard, unless it is there; return its entry, messages about images that cannot be read, notes on others.
 
     The entry is None if such images are an error, or the shard has no others.
     """
-    from vit.data.image_files import decode
+    from vit.data.image_files import decode_and_note
     from vit.data.shard_files import describe_shard, write_shard
 
     entry = describe_shard(job.shard)
     if entry is not None and entry["images"] == len(job.files):
-        return entry, []
-    readable, messages = [], []
+        return entry, [], []
+    readable, messages, noted = [], [], []
     for file in job.files:
         try:
-            decode(file[1], CHECKED_SIZE, 3, max_pixels=job.max_pixels)
+            _, notes = decode_and_note(file[1], CHECKED_SIZE, 3, max_pixels=job.max_pixels)
             readable.append(file)
+            noted += [(file[1], note) for note in notes]
         except ValueError as error:
             messages.append(str(error))
     is_written = readable and (job.skip_damaged or not messages)
-    return (write_shard(job.shard, readable) if is_written else None), messages
+    return (write_shard(job.shard, readable) if is_written else None), messages, noted
 
 
 def _arguments(data: "ImageFolder", output: Path, jobs: list[Job]) -> str:

@@ -51,6 +51,7 @@ from vit.runs.folders import (
     discard_if_unused,
     experiment_of,
     has_same_length,
+    is_writable,
     next_number,
     run_folder_of,
 )
@@ -60,12 +61,12 @@ from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
 from vit.runs.restarts import use_new_port
-from vit.runs.results import read_results
+from vit.runs.results import read_results, sha256_of
 from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.support.arguments import constructor_arguments
-from vit.training.sharding import FullySharded
+from vit.training.sharding import FullySharded, load_whole
 from vit.weights import load, read_checkpoint
 
 # Arguments of a model that --optimizer and --lr_scheduler replace.
@@ -440,6 +441,8 @@ class ViTCLI(LightningCLI):
         if self.subcommand == "predict":
             return origin or Path()
         evaluates = self.subcommand in ("test", "validate")
+        if origin is not None and not is_writable(origin / "evaluations"):  # such as a run of another user
+            origin = None
         parent = (origin or experiment) / "evaluations" if evaluates else experiment
         prefix = f"{self.subcommand}_{self.trained.path.stem}" if evaluates else "version"
         if self.subcommand is None:  # Python code that may train with what was built
@@ -453,6 +456,8 @@ class ViTCLI(LightningCLI):
         """Load the weights here: Lightning would require the callbacks of the training."""
         arguments = self.config_init[self.subcommand]
         if self.trained.path is not None:
+            if self.subcommand == "test":  # now, as a training that goes on replaces its checkpoints
+                self.record.facts["tested_sha256"] = sha256_of(self.trained.path)
             self._load_weights(self.trained.path)
             arguments["ckpt_path"] = None
         if "verbose" in arguments:
@@ -474,7 +479,10 @@ class ViTCLI(LightningCLI):
             encoder = {"arguments": trained.config}
             checkpoint = {"hyper_parameters": trained.pretrained_cfg, "state_dict": state, "encoder": encoder}
         self.model.check_fits(checkpoint)
-        self.model.load_state_dict(checkpoint["state_dict"])
+        if self.model.device_mesh is None:
+            self.model.load_state_dict(checkpoint["state_dict"])
+        else:
+            load_whole(self.model, checkpoint["state_dict"])
         self.model.take_notes(checkpoint)
 
     def after_fit(self) -> None:
@@ -495,7 +503,8 @@ class ViTCLI(LightningCLI):
             if self._get(self.config, "test_weights") == "best":
                 if best is None:
                     raise ValueError("test_weights is best, and the run kept no best.ckpt: set it to last")
-                self._load_weights(best)
+                self._load_weights(Path(best.best_model_path))
+                self.record.note_best(best.monitor, best.best_model_score, self.model)
             self.trainer.test(**ending)
         self.record.write_results(self.trainer, self.model, finished=True)
         self._print_results()
@@ -507,14 +516,14 @@ class ViTCLI(LightningCLI):
         if path.is_file() and self.model.note_choices(checkpoint := read_checkpoint(path)):
             AtomicCheckpointIO().save_checkpoint(checkpoint, path)
 
-    def _keep_best(self) -> Path | None:
-        """Return ``best.ckpt``; a run that ended before its first validation copies its last checkpoint there."""
+    def _keep_best(self) -> RunCheckpoint | None:
+        """Return what saved ``best.ckpt``; a run that ended before its first validation copies its last one there."""
         saving = (each for each in self.trainer.checkpoint_callbacks if isinstance(each, RunCheckpoint))
         best = next((each for each in saving if each.monitor is not None), None)
         if best is not None and not best.best_model_path:
             best.take(Path(best.dirpath) / "last.ckpt")  # the folder that Lightning tells all processes
         self.trainer.strategy.barrier()
-        return Path(best.best_model_path) if best is not None and best.best_model_path else None
+        return best if best is not None and best.best_model_path else None
 
     def after_validate(self) -> None:
         """Write the report, and print the results."""

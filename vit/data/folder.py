@@ -1,6 +1,7 @@
 """Image files in one folder per class, for training."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +18,8 @@ SPLIT_NAMES: dict[str, Stage] = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 
+# Other words in names of folders that are splits rather than classes, such as "dev_images".
+WORDS_OF_SPLITS = {*SPLIT_NAMES, "dev", "eval", "evaluation", "holdout"}
 BESIDE = "beside train, val and test"
 EMPTY = "split without images"
 
@@ -101,6 +104,8 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
             f"{root} has a folder {stages[0]} and no folder train, which a split needs: move the training images to "
             f"{root / 'train'}, or rename {stages[0]} if it is a class"
         )
+    if known is None and not stages:
+        _check_no_split_is_a_class(splits["train"], root)
     if known is None and not any(splits.values()):
         whole = {stage: search(root / stage if "train" in stages else root) for stage in splits}
         if all(below.images for below in whole.values()):
@@ -155,6 +160,18 @@ def _check_no_class_beside(train: Path, beside: list[Path]) -> None:
                 f"train/train and train/{other.name}; if not, move {other} elsewhere"
             )
         raise ValueError(f"{train} has no class folders, and {other} beside it has images: {remedy}")
+
+
+def _check_no_split_is_a_class(classes: dict[str, list[Path]], root: Path) -> None:
+    """Check that no two class folders, such as training_set and test_set, have names of splits and the same folders."""
+    named = {name for name in classes if WORDS_OF_SPLITS & {*re.findall("[a-z]+", name.lower())}}
+    holders = {name: {path.parent.name for path in classes[name]} for name in sorted(named)}
+    for one, other in itertools.combinations(holders, 2):
+        if len(shared := sorted(holders[one] & holders[other])) > 1:
+            raise ValueError(
+                f"{root / one} and {root / other} look like splits, as both have images of {list_names(shared)}: "
+                "rename them to train, val or test; if they are classes, put the images of each into one folder"
+            )
 
 
 def _check_same_classes(splits: dict[Stage, dict[str, list[Path]]], root: Path) -> None:

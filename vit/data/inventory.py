@@ -19,11 +19,12 @@ class Inventory:
 
     Args:
         root: The folder that names are relative to.
-        counts: Images of each split, by class; without classes, a number for all.
+        counts: Labels of each split, by class; without classes, its number of images.
         class_names: Names of the classes.
         left_out: Files, folders and links that are left out, by reason.
         notes: Images that are read, but perhaps not as their owner expects, by the note on them.
         identical: Lines about identical images.
+        images: Number of images of each split; None if each has one label, so that ``counts`` tell.
     """
 
     root: Path
@@ -32,6 +33,7 @@ class Inventory:
     left_out: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     notes: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     identical: Sequence[str] = ()
+    images: Mapping[str, int] | None = None
 
     @property
     def lines(self) -> list[str]:
@@ -55,7 +57,8 @@ class Inventory:
         return "\n".join(self.lines)
 
     def _count(self) -> list[str]:
-        totals = ", ".join(f"{sum(counts):,} {split}" for split, counts in self.counts.items())
+        images = self.images or {split: sum(counts) for split, counts in self.counts.items()}
+        totals = ", ".join(f"{count:,} {split}" for split, count in images.items())
         if not self.class_names:
             return [f"images of {printable(str(self.root))}: {totals}"]
         head = f"images of {len(self.class_names)} classes in {printable(str(self.root))}: {totals}"

@@ -191,9 +191,10 @@ class LabelledFiles(ImageDataModule, ABC):
             )
         super().setup(stage)
         is_part = self.known_classes is not None and stage != "fit"
-        is_whole = is_part and set(self.splits) == {"train"} and self._shows_a_part(self.sets["train"].labels)
+        is_unsplit = is_part and set(self.splits) == {"train"}
+        is_whole = is_unsplit and self._shows_a_part(self.sets["train"].labels)
+        split: Stage = "val" if stage == "validate" else "test"
         if is_whole:
-            split: Stage = "val" if stage == "validate" else "test"
             self.sets = {split: self.sets[split]}
         self.inventory = self._take_inventory()
         print_once(str(self.inventory))
@@ -202,6 +203,12 @@ class LabelledFiles(ImageDataModule, ABC):
             print_once(
                 f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
                 "also those that the model was trained on, if there are some"
+            )
+        elif is_unsplit and split in self.sets:
+            count, total = len(self.sets[split].labels), sum(len(part.labels) for part in self.sets.values())
+            print_once(
+                f"{self.root} names no test images: {count:,} of {total:,} are evaluated, which the settings of the "
+                "training hold out; to evaluate all, name them test images"
             )
         for split, part in self.sets.items() if self.num_classes and not is_part else ():
             counts = _count(part.labels, self.num_classes)
@@ -220,17 +227,15 @@ class LabelledFiles(ImageDataModule, ABC):
         if self.found.coloured and self.in_channels == 1:
             looked_at = f"of {len(self.found.sizes):,} that were looked at"
             by_note[f"in colour, and read in grey as nearly all are, {looked_at}"] = self.found.coloured
+        labels = {stage: self.sets[stage].labels for stage in get_args(Stage) if stage in self.sets}
         return Inventory(
             self.root,
-            {
-                stage: _count(self.sets[stage].labels, self.num_classes)
-                for stage in get_args(Stage)
-                if stage in self.sets
-            },
+            {stage: _count(of_stage, self.num_classes) for stage, of_stage in labels.items()},
             self.class_names,
             self.not_read | damaged,
             by_note,
             self.identical,
+            {stage: len(of_stage) for stage, of_stage in labels.items()},
         )
 
     def load_sets(self) -> dict[Stage, ImageSet]:

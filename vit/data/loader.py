@@ -12,7 +12,7 @@ import math
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice, repeat
@@ -31,6 +31,7 @@ from vit.data.device_copy import copy_async
 from vit.data.image_files import ImageFiles, collate_readable, raise_unreadable
 from vit.data.sampler import BatchSampler
 from vit.data.seeding import seeded
+from vit.support.first_process import print_once
 
 Item = TypeVar("Item")
 
@@ -193,6 +194,7 @@ class StreamLoader(BatchLoader):
         num_workers: int = 0,
     ) -> None:
         super().__init__(sampler, augment, device, files.image_size)
+        self.files, self.noted = files, set()
         is_over = RawValue(ctypes.c_bool)
         self.loader = DataLoader(
             files,
@@ -215,9 +217,18 @@ class StreamLoader(BatchLoader):
         for group in grouped(self.loader, self.group_size):
             for decoded in group:
                 raise_unreadable(decoded.unreadable)
+                self._print_notes(decoded.notes)
             images = [decoded.images.to(self.device, non_blocking=True) for decoded in group]
             labels = [decoded.labels.to(self.device, non_blocking=True) for decoded in group]
             yield (images[0], labels[0]) if len(group) == 1 else (torch.cat(images), torch.cat(labels))
+
+    def _print_notes(self, notes: Mapping[int, Sequence[str]]) -> None:
+        """Print the first image of each kind of note, unless an inventory has printed the notes on it."""
+        for index, found in notes.items():
+            if (path := self.files.paths[index]) not in self.files.notes:
+                for note in (note for note in found if note not in self.noted):
+                    self.noted.add(note)
+                    print_once(f"{path}: {note} (printed for the first such image)")
 
 
 class Listed:

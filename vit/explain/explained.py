@@ -116,7 +116,8 @@ class Explained:
         photograph: The photograph.
         model_name: Name of the model, as the user knows it.
         prediction: The predicted class and its probability in words.
-        question: What maps of a class answer, such as "why dog?" with its probability; "" if no class was named.
+        question: What maps of a class answer, such as "why dog?" with its probability; "" if they explain the one class
+            that is predicted.
         score: What the maps explain: the logit of a class, or the difference of two logits.
         readers: Which tokens attend in a map of attention, in words.
         maps: The map of each method (rows, columns); negative values speak against the class.
@@ -294,7 +295,8 @@ def explain_photograph(
         photograph,
         model_name,
         prediction_of(logits, names, thresholds),
-        _question(subject, logits, names, thresholds) if of_class else "",
+        # Of several labels, the most probable may not be among those that reach their thresholds.
+        _question(subject, logits, names, thresholds) if of_class or thresholds is not None else "",
         "logit" if subject.versus is None else "difference of the two logits",
         _readers_in_words(subject) if any(choice.method == OF_ATTENTION for choice in maps) else "",
         maps,

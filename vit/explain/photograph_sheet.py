@@ -125,7 +125,9 @@ def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[P
     """Return the panels of one photograph: itself, and its maps."""
     photograph = explained[0].photograph
     colours, grey = (read_shown(photograph, max_pixels, size=size, in_channels=count) for count in (3, 1))
-    said = [f"{one.model_name}: {one.prediction}" if len(explained) > 1 else one.prediction for one in explained]
+    names = [f"{one.model_name}: " if len(explained) > 1 else "" for one in explained]
+    answers = ["; ".join(filter(None, (one.prediction, one.question))) for one in explained]
+    said = [name + answer for name, answer in zip(names, answers, strict=True)]
     cautions = dict.fromkeys(one.caution.said for one in explained if one.caution)
     panels = [Panel(colours, printable(photograph.path.name), "\n".join(said), caution=" ".join(cautions))]
     for choice, one in product(explained[0].maps, explained):

@@ -49,7 +49,9 @@ def knn_accuracy(
     return correct / len(test_labels)
 
 
-def knn_accuracy_left_out(features: Tensor, labels: Tensor, neighbours: int = NEIGHBOURS) -> float:
+def knn_accuracy_left_out(
+    features: Tensor, labels: Tensor, neighbours: int = NEIGHBOURS, groups: Tensor | None = None
+) -> float:
     """Compute the accuracy of weighted nearest neighbours among the other images: (N, D), (N,) -> share of the images.
 
     Each image is left out in turn, so that no second set of images is needed. The votes are those of ``knn_accuracy``.
@@ -63,17 +65,23 @@ def knn_accuracy_left_out(features: Tensor, labels: Tensor, neighbours: int = NE
         features: Features of the images.
         labels: Their classes.
         neighbours: Number of nearest other images that vote.
+        groups: Group number of each image, (N,); images of its own group have no vote. None for no groups.
+
+    Raises:
+        ValueError: If all images are of one group.
     """
     check_positive_int("neighbours", neighbours, "20 is usual")
     _check(features, labels, features, labels)
+    groups = torch.arange(len(labels), device=features.device) if groups is None else groups.to(features.device)
+    if len(groups.unique()) < 2:
+        raise ValueError(f"all {len(labels)} images are of one group, and none is left to vote: give several groups")
     known = F.normalize(features.float(), dim=1)
     correct = 0
     count = max(1, AT_ONCE // len(known))
-    for part, own in zip(known.split(count), torch.arange(len(known)).split(count), strict=True):
+    for part, own, targets in zip(known.split(count), groups.split(count), labels.split(count), strict=True):
         cosines = einsum(part, known, "b d, n d -> b n")
-        cosines[torch.arange(len(own)), own] = -torch.inf
-        voted = _vote(cosines, labels, min(neighbours, len(known) - 1))
-        correct += int((voted == labels[own]).sum())
+        cosines[own[:, None] == groups] = -torch.inf  # a vote of zero
+        correct += int((_vote(cosines, labels, neighbours) == targets).sum())
     return correct / len(labels)
 
 

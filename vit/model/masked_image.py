@@ -97,8 +97,13 @@ class MaskedImageModel(PixelModel):
             generator: Source of the random order and draws.
 
         Raises:
-            ValueError: If ``forward`` raises it, ``steps`` or ``temperature`` is out of its range, or a logit is NaN.
+            ValueError: If ``forward`` raises it, ``steps`` or ``temperature`` is out of its range, a logit is NaN, or
+                the model is in training mode.
         """
+        if self.training:
+            raise ValueError(
+                "the model is in training mode, in which dropout changes what it draws: call .eval() first"
+            )
         check_positive_int("steps", steps)
         self._check(pixels, hidden)
         sampling = Sampling(temperature, generator=generator)

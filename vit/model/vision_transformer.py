@@ -569,6 +569,7 @@ class VisionTransformer(nn.Module):
             self.pool, self.attn_pool = pool, None
             self.num_features = count_features(pool, self.embed_dim)
         self.num_classes = self.config["num_classes"] = num_classes
+        _tell_hub(self)
         of_old_head = {*self.pretrained_cfg} & {"class_names", "thresholds"}
         self.pretrained_cfg = self.pretrained_cfg | dict.fromkeys(of_old_head)
         self.head: nn.Module = nn.Identity()
@@ -607,6 +608,7 @@ class VisionTransformer(nn.Module):
         }
         trained = {name: self.get_parameter(name).requires_grad for name in weights}
         self.patch_embed, self.config = resized.patch_embed.train(self.training), config
+        _tell_hub(self)
         for name, values in weights.items():
             module = self.get_submodule(name.rpartition(".")[0])
             setattr(module, name.rpartition(".")[2], nn.Parameter(values.detach().clone(), requires_grad=trained[name]))
@@ -662,6 +664,12 @@ class VisionTransformer(nn.Module):
         tokens = ("cls_token", "reg_token", "mask_token", "pos_embed")
         names = {name for name in tokens if getattr(self, name) is not None}
         return names | undecayed_parameters(self) | (set() if self.attn_pool is None else {"attn_pool.latent"})
+
+
+def _tell_hub(model: VisionTransformer) -> None:
+    """Give the mixin of huggingface_hub the present arguments: it would save those that the model was built with."""
+    if (saved := getattr(model, "_hub_mixin_config", None)) is not None:
+        saved |= model.config
 
 
 def _note_config(model: VisionTransformer, state: dict[str, Tensor], prefix: str, metadata: dict[str, Any]) -> None:

@@ -105,15 +105,20 @@ class FeatureEvaluation:
         drawn = torch.randperm(len(rows["index"]), generator=torch.Generator().manual_seed(0))[:MOST].sort().values
         return {name: values[drawn] for name, values in rows.items()}
 
-    def gather(self) -> None:
-        """Collect the features of all processes, and evaluate them; each process calls this after its last batch."""
+    def gather(self, groups: Tensor | None = None) -> None:
+        """Collect the features of all processes, and evaluate them; each process calls this after its last batch.
+
+        ``groups`` (N,) has the group number of each image of the data set; no image is judged by its own group.
+        """
         features, labels = self.rows["features"], self.rows["label"]
+        groups = torch.arange(len(labels)) if groups is None else groups[self.rows["index"].cpu()]
         self.feature_std = feature_std(features)
         # The rank of collapsed features is that of their rounding, which may be high.
         self.effective_rank = 1.0 if self.feature_std < LEAST_STD else rank_of_features(features)
         has_class = labels >= 0
-        features, labels = features[has_class], labels[has_class]
-        self.knn_accuracy = knn_accuracy_left_out(features, labels) if len(labels.unique()) > 1 else None
+        features, labels, groups = features[has_class], labels[has_class], groups[has_class]
+        are_several = len(labels.unique()) > 1 and len(groups.unique()) > 1
+        self.knn_accuracy = knn_accuracy_left_out(features, labels, groups=groups) if are_several else None
 
     def sums(self) -> list[Tensor]:
         """Return the tensors that are to be summed over processes."""

@@ -123,15 +123,19 @@ class FeatureLearner(Objective, EncoderModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the monitored score, the loss and the scores of the features over all processes."""
-        self.evaluation.gather()
+        self._evaluate("val")
         super().on_validation_epoch_end()
         self._log_features("val")
 
     def on_test_epoch_end(self) -> None:
         """Log the monitored score, the loss and the scores of the features over all processes."""
-        self.evaluation.gather()
+        self._evaluate("test")
         super().on_test_epoch_end()
         self._log_features("test")
+
+    def _evaluate(self, split: str) -> None:
+        data = self.trainer.datamodule
+        self.evaluation.gather(data.sets[split].groups if isinstance(data, ImageDataModule) else None)
 
     def _log_features(self, split: str) -> None:
         scores = self.evaluation.scores()

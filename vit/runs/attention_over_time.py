@@ -19,8 +19,8 @@ from vit.explain.maps import Subject, signed_map
 from vit.model.vision_transformer import VisionTransformer
 from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
-from vit.runs.splits import splits_of
-from vit.training.examples import ACROSS, first_of_each_class, model_copy
+from vit.runs.splits import is_users_own, splits_of
+from vit.training.examples import ACROSS, captions_of, first_of_each_class, model_copy
 
 MOST_EPOCHS = 8  # that are drawn side by side
 
@@ -53,27 +53,28 @@ class AttentionMaps(Callback):
         self.active = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Choose the folder and the images."""
+        """Choose the folder."""
         record = next((callback for callback in trainer.callbacks if isinstance(callback, RunRecord)), None)
         # Read on all processes, as Lightning broadcasts it.
         log_dir = trainer.log_dir or trainer.default_root_dir
         self.folder = Path(log_dir) if record is None else record.folder
         self.active = trainer.is_global_zero and not trainer.fast_dev_run
-        sets = splits_of(trainer)
+        self.pixels, self.labels = None, None
         if self.active and not isinstance(getattr(pl_module, "network", None), VisionTransformer):
             self._switch_off(f"it draws classifiers, and this is a {type(pl_module).__name__}")
-        if self.active and "val" not in sets:
+        # Of a user's own loaders, Lightning makes those for validation later.
+        if self.active and not is_users_own(trainer.datamodule) and "val" not in trainer.datamodule.sets:
             self._switch_off("there are no validation images")
-        if self.active:
-            self.pixels, self.labels = first_of_each_class(sets["val"], self.num_images)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the rollout of the validated weights: the moving average, if there is one."""
+        """Choose the images once, and draw the rollout of the validated weights: the moving average if there is one."""
         epoch = trainer.current_epoch + 1
         training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if not (self.active and training) or epoch % self.every_n_epochs:
             return
         try:
+            if self.pixels is None:
+                self.pixels, self.labels = first_of_each_class(splits_of(trainer)["val"], self.num_images)
             self._draw_epoch(trainer, pl_module, epoch)
         except Exception as error:  # of any kind: a picture must not end a training
             self._switch_off(str(error))
@@ -103,9 +104,7 @@ class AttentionMaps(Callback):
             self.pixels,
             {"rollout": self.maps[epoch]},
             path,
-            logits=logits,
-            class_names=pl_module.hparams.class_names,
-            labels=self.labels,
+            **captions_of(logits, self.labels, pl_module.hparams.class_names),
             title=f"After epoch {epoch}, on validation images",
             across=min(ACROSS, self.num_images),
             cells=self.cells,

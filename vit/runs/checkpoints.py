@@ -119,8 +119,9 @@ class RunCheckpoint(ModelCheckpoint):
 
     @rank_zero_only
     def _copy(self, old: Path, new: Path) -> None:
+        # With its time: a copy of an older checkpoint is not the newest that a training may go on from.
         with replacing(new) as unfinished:
-            (shutil.copytree if old.is_dir() else shutil.copy)(old, unfinished)
+            (shutil.copytree if old.is_dir() else shutil.copy2)(old, unfinished)
 
 
 def _step_of(path: Path) -> int:

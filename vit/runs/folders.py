@@ -1,5 +1,6 @@
 """Folders of runs: ``runs/EXPERIMENT/version_N``, with ``checkpoints/`` and ``evaluations/`` inside."""
 
+import os
 import re
 import shutil
 from itertools import count
@@ -57,6 +58,11 @@ def claim_folder(parent: Path, prefix: str) -> Path:
             f"cannot create a folder in {parent} ({error.strerror}): runs are kept below {RUNS}/ of the current "
             "folder; start in a folder that you may write to, or name one by --trainer.default_root_dir"
         ) from None
+
+
+def is_writable(folder: Path) -> bool:
+    """Return whether a folder, or if it does not exist the nearest one above it, may be written to."""
+    return os.access(next(filter(Path.exists, (folder, *folder.parents))), os.W_OK)
 
 
 def discard_if_unused(folder: Path) -> None:

@@ -135,9 +135,8 @@ class PredictionWriter(Callback):
         """Print how to continue."""
         self._release()
         if self.partial.exists():
-            print(
-                f"{self.rows} predictions in {printable(str(self.partial))}: the same command continues it", flush=True
-            )
+            goes_on = "continues it" if isinstance(trainer.datamodule, UnsortedImages) else "starts anew"
+            print(f"{self.rows} predictions in {printable(str(self.partial))}: the same command {goes_on}", flush=True)
 
     def _write(self, rows: list[dict[str, str]], mode: Literal["w", "a"]) -> None:
         with writing(self.partial), self.partial.open(mode, newline="", encoding="utf-8") as file:

@@ -49,7 +49,7 @@ class Preemption(Checkpoint):
     ) -> None:
         """Stop if a signal came, unless gradients accumulate or a validation is due: a resumed run would skip these."""
         is_pending = trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches
-        is_due = trainer.world_size == 1 or (trainer.fit_loop.total_batch_idx + 1) % EVERY == 0
+        is_due = trainer.world_size == 1 or (batch_idx + 1) % EVERY == 0
         if is_due and self._agree(trainer) and not is_pending and not _validates_next(trainer, batch_idx):
             trainer.save_checkpoint(self.checkpoint)
             self._stop(trainer)

@@ -6,6 +6,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from vit.runs.console import (
     print_header,
@@ -41,6 +42,7 @@ class RunRecord(Callback):
         self.measurements = Measurements()
         self.flop_per_image: dict[float, int] = {}  # by the share of patches that are dropped
         self.flop_now = 0
+        self.scored: str | None = None  # which images the last evaluation was of
         self.is_first = True  # until the first step of this process is done
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -120,6 +122,7 @@ class RunRecord(Callback):
         if trainer.sanity_checking:
             return
         self.measurements.measured |= found
+        self.scored = "validation"
         if trainer.state.fn != TrainerFn.FITTING:
             self.write_results(trainer, pl_module)
             return
@@ -133,6 +136,15 @@ class RunRecord(Callback):
         epoch = epochs_done(trainer, self.measurements)
         self.measurements.history[split].append({"epoch": epoch, "step": trainer.global_step, **values})
 
+    def note_best(self, monitor: str, score: Tensor | None, pl_module: LightningModule) -> None:
+        """Note the validation score of the best weights, which are tested, in place of that of the last step.
+
+        ``monitor`` is what chose the weights; by another score, the monitored one is not known of them.
+        """
+        if score is not None:  # else the last weights are the best
+            name = f"val_{pl_module.monitor.name}"
+            self.measurements.measured[name] = float(score) if monitor == name else None
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write ``results.json``, and print why the training was stopped early, if it was."""
         self.measurements.update_seconds()
@@ -142,6 +154,7 @@ class RunRecord(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write ``results.json`` with the scores of the test images."""
         self.measurements.measured |= pl_module.results("test")
+        self.scored = "test"
         self.write_results(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -168,6 +181,5 @@ class RunRecord(Callback):
             trained = self.measurements.measured["images"]
             if trained and (said := describe_divergence(train, float(pl_module.evaluation.loss), classes)):
                 ending["diverged"] = said
-        write_results(
-            self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, {"scores": scores} | ending
-        )
+        ending = {"scores": scores, "scored": self.scored if scores else None} | ending
+        write_results(self.folder / "results.json", self.facts, self.measurements, trainer, pl_module, ending)

@@ -84,7 +84,8 @@ def scored_split(results: dict[str, Any], objective: type[Objective]) -> str | N
     scores, name = results.get("scores"), objective.monitor.name
     if not scores:
         return None
-    return "test" if scores[name] == results.get(f"test_{name}") else "validation"
+    # Results of earlier versions do not say which.
+    return results.get("scored") or ("test" if scores[name] == results.get(f"test_{name}") else "validation")
 
 
 def headline(results: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -28,11 +28,14 @@ def write_results(
 ) -> None:
     """Write what is known before a run (``facts``), its measurements, and its ``ending``.
 
-    The ending has the "scores" of the last evaluation, and "finished" or the exception that "stopped" the run.
+    The ending has the "scores" of the last evaluation and which images were "scored", and "finished" or the exception
+    that "stopped" the run.
     """
     measured, monitor = measurements.measured, pl_module.monitor.name
     results: dict[str, Any] = {f"test_{monitor}": None} | pl_module.test_fields | {f"val_{monitor}": None}
-    results |= {name: measured[name] for name in results if name in measured} | facts
+    known = {name: measured[name] for name in results if name in measured}
+    # JSON has no NaN, such as of an average over classes that no image shows.
+    results |= {name: None if value != value else value for name, value in known.items()} | facts
     if measured["images"]:
         results |= {
             "epochs": round(epochs_done(trainer, measurements), 2),
@@ -110,11 +113,15 @@ def tested_file(results: dict[str, Any], folder: Path, score: str) -> dict[str, 
     path = Path(results.get("checkpoint") or folder / "checkpoints" / f"{results.get('test_weights')}.ckpt")
     if "checkpoint" not in results and not path.exists():  # a training that keeps none
         return {}
-    digest = None
-    if path.is_file():
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"tested_file": str(path), "tested_sha256": digest}
+    return {"tested_file": str(path), "tested_sha256": results.get("tested_sha256") or sha256_of(path)}
+
+
+def sha256_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None for what is not a single file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def groups_of(trainer: Trainer) -> dict[str, int]:

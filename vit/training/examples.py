@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning import LightningModule
@@ -83,8 +84,13 @@ def draw_map(
         maps = {DEFAULT_METHOD: signed_map(DEFAULT_METHOD, subject)}
         with torch.no_grad():
             logits = model(images)
-    shown = {"logits": logits, "labels": labels, "class_names": class_names}
-    if labels.ndim > 1:  # several labels have no predicted class beside a true one
-        names = name_classes(class_names, labels.shape[1])
-        shown = {"names": [", ".join(name for name, there in zip(names, row, strict=True) if there) for row in labels]}
+    shown = captions_of(logits, labels, class_names)
     draw_maps(pixels, maps, path, **shown, title=title, across=ACROSS, cells=subject.cell_of_pixel)
+
+
+def captions_of(logits: Tensor, labels: Tensor, class_names: list[str] | None) -> dict[str, Any]:
+    """Return what ``draw_maps`` writes above images: the predicted and the true class, or several true labels."""
+    if labels.ndim == 1:
+        return {"logits": logits, "labels": labels, "class_names": class_names}
+    names = name_classes(class_names, labels.shape[1])
+    return {"names": [", ".join(name for name, there in zip(names, row, strict=True) if there) for row in labels]}

@@ -198,8 +198,11 @@ class UserBatches:
     def take(self, batch: Any, module: Any) -> Any:
         """Return a batch on its device as the objective takes it; batches of our data modules stay as they are.
 
-        For prediction, a batch has images, a name for each and messages, as from ``UnsortedImages``. In one process,
-        images of our other data modules are named by their file. All other images are numbered.
+        For prediction, a batch has images, a name for each and messages, as from ``UnsortedImages``. Images of our
+        other data modules are named by their file, and all other images are numbered.
+
+        Raises:
+            ValueError: If images of our data modules are predicted by several processes.
         """
         trainer = module._trainer
         if trainer is None or (isinstance(batch, tuple) and len(batch) == 3 and isinstance(batch[1], list)):
@@ -207,6 +210,11 @@ class UserBatches:
         data = trainer.datamodule
         if isinstance(data, ImageDataModule) and not data.normalised and not trainer.predicting:
             return batch
+        if isinstance(data, ImageDataModule) and trainer.predicting and trainer.world_size > 1:
+            raise ValueError(
+                f"predict with {trainer.world_size} devices would divide the images of {type(data).__name__}, and fill "
+                "batches up with blanks: give the trainer one device, or a loader of your own"
+            )
         if isinstance(data, ImageDataModule) and data.normalised:  # it knows; bright images would not tell
             self.normalised, self.is_first = True, False
         images, labels = self.read(pair_of(batch)[0] if trainer.predicting else batch, module)  # to predict, no labels
@@ -219,6 +227,6 @@ class UserBatches:
         first = self.seen if trainer.predict_loop.batch_progress.current.completed else 0
         self.seen = first + len(images)
         numbers = range(first, self.seen)
-        if isinstance(data, ImageDataModule) and trainer.world_size == 1:
+        if isinstance(data, ImageDataModule):
             return images, [data.sets["test"].name(number) for number in numbers], []
         return images, [str(trainer.world_size * number + module.global_rank) for number in numbers], []

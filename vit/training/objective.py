@@ -395,17 +395,19 @@ class Objective(LightningModule, ABC):
         """Check that a checkpoint fits this model, and keep what a resume needs. torch's own messages are longer.
 
         Raises:
-            ValueError: If the checkpoint has other classes, another architecture, or the state of another optimiser.
+            ValueError: If the checkpoint has other classes, another architecture, or for a resume the state of another
+                optimiser.
         """
         upgrade(checkpoint)  # for load_from_checkpoint, which reads the file itself
         self.check_fits(checkpoint)
         self.take_notes(checkpoint)
         self.length_before = checkpoint.get("length")
-        if self.hparams.ema_decay is None and self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+        is_resumed = self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        if self.hparams.ema_decay is None and is_resumed:
             # The optimiser's state belongs to the training weights, not to their average. A sharded model has them.
             checkpoint.get("state_dict", {}).update(checkpoint.get("training_weights", {}))
         before = checkpoint["hyper_parameters"]
-        for name in ("optimizer", "layer_decay"):
+        for name in ("optimizer", "layer_decay", "freeze") if is_resumed else ():
             if name in before and before[name] != self.hparams.get(name):
                 raise ValueError(
                     f"the checkpoint was trained with {name} {before[name]!r}, whose state does not fit {name} "

@@ -20,7 +20,7 @@ def parameter_groups(
     registers, positions, parameters of mechanisms) have no weight decay. With ``layer_decay`` the learning rate of
     block i of L is ``lr * layer_decay ** (L - i)``, with i = -1 for the embedding and ``lr`` for the head (BEiT, Bao et
     al. 2022). Each group holds its rate as ``lr``, so that any scheduler keeps the ratios. Frozen parameters are in no
-    group.
+    group. The groups do not depend on the values of the rate and the decay, which a resumed training may change.
 
     Args:
         model: A VisionTransformer or, without ``layer_decay``, a decoder or a model of both.
@@ -32,14 +32,15 @@ def parameter_groups(
     undecayed = model.no_weight_decay()
     depth = 0 if layer_decay is None else len(model.blocks)
     stacked = _matrices_of_blocks(model) if muon else {}
-    groups: dict[tuple[float, float, int], dict[str, Any]] = {}
+    groups: dict[tuple[float, bool, int], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        decay = 0.0 if parameter.ndim < 2 or name in undecayed else weight_decay
+        is_decayed = parameter.ndim > 1 and name not in undecayed
+        decay = weight_decay if is_decayed else 0.0
         rate = lr if layer_decay is None else lr * layer_decay ** (depth - _layer(name, depth))
         matrices = stacked.get(name, 0)
-        group = groups.setdefault((rate, decay, matrices), {"params": [], "lr": rate, "weight_decay": decay})
+        group = groups.setdefault((rate, is_decayed, matrices), {"params": [], "lr": rate, "weight_decay": decay})
         if muon:
             group |= {"muon": matrices > 0, "stacked": matrices}
         group["params"].append(parameter)

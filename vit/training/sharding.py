@@ -83,6 +83,11 @@ class FullySharded(ModelParallelStrategy):
         return checkpoint
 
 
+def load_whole(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load whole weights, which every process has, into a sharded module."""
+    set_model_state_dict(module, dict(weights), options=StateDictOptions(full_state_dict=True))
+
+
 def named(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     """Return the state of an optimiser with the names of parameters in place of numbers.
 

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -144,17 +145,29 @@ def _one_or_two(rows: int, columns: int) -> Size:
 def _read_grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> Arguments:
     """Return the image size, and whether the prefix tokens have positions."""
     count, prefix = positions.shape[1], int(arguments["class_token"]) + arguments["num_registers"]
-    p, q = to_pair(arguments["patch_size"])
+    p, q = to_pair(arguments.get("patch_stride") or arguments["patch_size"])
     if "image_size" in arguments:
         found = _fit_grid(count, prefix, (p, q), arguments["image_size"])
         if found is None:
             raise ValueError(
                 f"pos_embed has {count} positions, which are not those of images of {arguments['image_size']} pixels "
-                f"in patches of {(p, q)} with {prefix} other tokens: give the image_size of the training"
+                f"with a patch every {(p, q)} pixels and {prefix} other tokens: give the image_size of the training"
             )
         return found
     with_prefix, without = _read_side(count - prefix), _read_side(count)
     fitted = None if wanted is None else _fit_grid(count, prefix, (p, q), wanted)
+    if (
+        fitted is not None
+        and (side := with_prefix or without)
+        and to_pair(fitted["image_size"]) != (side * p, side * q)
+    ):
+        read, other = (side * p, side * q), to_pair(fitted["image_size"])
+        read, other = (read, other) if with_prefix else (other, read)
+        warnings.warn(
+            f"pos_embed has {count} positions, as many as images of {read} and of {other} pixels need: it is read as "
+            f"of {read}; if the training had {other}, build that model, and load_state_dict fills it",
+            stacklevel=2,
+        )
     if fitted is not None and (with_prefix is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
         return fitted
     if with_prefix is None and without is None:

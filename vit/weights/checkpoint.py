@@ -56,7 +56,7 @@ def is_ours(contents: Mapping[str, Any]) -> bool:
         return True
     names = state if isinstance(state, Mapping) else ()
     is_named = any(str(name).startswith(("vit.", "blocks.", "reader.encoder.")) for name in names)
-    return is_named and isinstance(arguments, Mapping) and bool(arguments.keys() & DEFAULTS.keys())
+    return is_named and isinstance(arguments, Mapping) and {"num_heads", "embed_dim"} <= arguments.keys()
 
 
 def upgrade(checkpoint: dict[str, Any]) -> dict[str, Any]:

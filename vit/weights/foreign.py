@@ -17,9 +17,10 @@ from vit.weights.source import Source
 # Arguments that tensors do not tell, so the caller may give them.
 GIVEN_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
 # The same for models of this package alone, whose tensors have timm's names.
-GIVEN_FOR_OUR_MODELS = ("attention", "attention_kwargs", "residual", "norm")
+GIVEN_FOR_OUR_MODELS = ("attention", "attention_kwargs", "residual", "norm", "patch_stride")
 BICUBIC = "bicubic"  # how images are scaled here
-ASSUMED_BLOCKS = "softmax attention and pre-norm blocks"  # others have the same tensors
+# Others have the same tensors.
+ASSUMED_BLOCKS = "softmax attention, pre-norm blocks, patches side by side, no rotary positions"
 
 
 def read_foreign(source: Source, wanted: Mapping[str, Any], strict: bool) -> LoadedWeights:
@@ -75,13 +76,16 @@ def _read_arguments(
     accepted = GIVEN_BY_CALLER
     if format.name == "timm" and not source.stated:
         accepted += GIVEN_FOR_OUR_MODELS
-        if "pos_embed" in state and not state["pos_embed"].any():
-            if "pos_embed" not in wanted:
-                raise ValueError(
-                    f"the positions of {source.origin} are all zero, as in a model with rotary positions: tell them, "
-                    "by pos_embed='rope', or by pos_embed='learned' if the zeros are meant"
-                )
-            accepted += ("pos_embed",)
+    if format.name == "timm" and "pos_embed" not in stated and "pos_embed" in state and not state["pos_embed"].any():
+        if "pos_embed" not in wanted:
+            raise ValueError(
+                f"the positions of {source.origin} are all zero, as in a model with rotary positions: tell them, by "
+                "pos_embed='rope', or by pos_embed='learned' if the zeros are meant"
+            )
+        accepted += ("pos_embed",)
+    # A head on the mean behind the norm: told later, it would be a change, which moves the norm behind the pooling.
+    if {"head.weight", "cls_token", "norm.weight"} <= state.keys() and wanted.get("pool") in ("cls", "mean"):
+        accepted += ("pool",) if {"cls", "mean"} <= {*format.pools} else ()
     stated |= {name: wanted[name] for name in accepted if name in wanted and name not in stated}
     known = dict(format.defaults) | stated
     try:

@@ -36,6 +36,8 @@ READ_FROM_TENSORS = {
     *("no_embed_class", "reg_tokens", "init_values", "pre_norm", "fc_norm", "dynamic_img_size", "weight_init"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
 }
+# Before the names of presets, as vit.timm_models registers them with timm, and as timm itself has them.
+OF_OURS, OF_TIMM = "vit_attention_", "vit_"
 READ_FROM_ARCHITECTURE = ("num_heads", "mlp", "norm_eps")
 READ_FROM_CONFIG = {"num_heads", "img_size", "global_pool", "act_layer"}  # further ones that are read
 # Settings of timm's rotary positions that the backbone has, and no others.
@@ -72,6 +74,8 @@ def _check_blocks(module: nn.Module) -> None:
     if what not in ("Block", "EvaBlock") or (rope is not None and type(rope).__name__ != "RotaryEmbeddingDinoV3"):
         what += "" if rope is None else f" and {type(rope).__name__}"
         raise ValueError(f"its blocks are {what} of timm, which compute something else than those of the backbone")
+    if rope is not None and getattr(module, "pos_embed", None) is not None:
+        raise ValueError("it has rotary positions beside learned ones, and the backbone has one of the two")
     for name, usual in ROTARY_OF_TIMM.items():
         if (other := getattr(rope, name, usual)) != usual:
             raise ValueError(f"its rotary positions have {name} {other!r}, and those of the backbone {usual!r}")
@@ -88,6 +92,8 @@ def _read_attributes(module: nn.Module) -> Arguments:
     stated: Arguments = {"num_heads": block.attn.num_heads, "norm_eps": getattr(block.norm1, "eps", 1e-6)}
     if size is not None:
         stated["image_size"] = tuple(size)
+    if getattr(module, "pos_embed", None) is not None:
+        stated["pos_embed"] = "learned"
     activation = getattr(block.mlp, "act", None)
     kind = "GELUTanh" if getattr(activation, "approximate", "none") == "tanh" else type(activation).__name__
     if kind not in MLPS:
@@ -144,8 +150,9 @@ def _read_config(config: dict[str, Any], state: State) -> Arguments:
             "give the model to vit.load"
         )
     stated: Arguments = {}
+    name = name.replace(OF_OURS, OF_TIMM, 1) if name.startswith(OF_OURS) else name
     if name in PRESETS:
-        stated |= {each: (DEFAULTS | PRESETS[name])[each] for each in READ_FROM_ARCHITECTURE}
+        stated |= {each: (DEFAULTS | PRESETS[name])[each] for each in (*READ_FROM_ARCHITECTURE, "pos_embed")}
     elif name:
         stated |= _read_architecture(name, state)
     if "quickgelu" in name:

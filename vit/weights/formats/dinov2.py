@@ -9,7 +9,16 @@ from vit.weights.formats.timm import RULES
 
 
 def fold_class_position(state: State) -> State:
-    """Leave out the mask token; with registers, add the class token's position to the token, as ours has none."""
+    """Leave out the mask token; with registers, add the class token's position to the token, as ours has none.
+
+    Raises:
+        ValueError: If the mask token is that of a model of this package, whose tensors have the same names.
+    """
+    if state["mask_token"].ndim != 2:
+        raise ValueError(
+            f"mask_token has shape {tuple(state['mask_token'].shape)}, as in models of this package, and tensors alone "
+            "do not tell their arguments: save the model by vit.save, or build it and call load_state_dict"
+        )
     state = {name: tensor for name, tensor in state.items() if name != "mask_token"}
     if "reg_token" not in state:
         return state
