@@ -246,7 +246,7 @@ def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished
 
 def test_the_record_of_a_run_of_another_user_is_below_the_own_runs(run, finished, folder, monkeypatch):
     finished.rename(folder / "theirs")
-    monkeypatch.setattr("vit.runs.folders.os.access", lambda path, _: "theirs" not in str(path))
+    monkeypatch.setattr("vit.commands.training_cli.is_writable", lambda path: "theirs" not in str(path))
     run("test", "--ckpt_path", "theirs/checkpoints/last.ckpt", *CPU, "--experiment", "borrowed")
     assert results(folder / "runs/borrowed/evaluations/test_last_0")["test_accuracy"] is not None
     assert not (folder / "theirs/evaluations").exists()
@@ -304,9 +304,8 @@ def test_the_test_of_a_training_takes_the_best_weights_on_request(run, folder, m
     best, last = (results(run_folder / f"evaluations/test_{name}_0") for name in ("best", "last"))
     assert results(run_folder)["test_accuracy"] == best["test_accuracy"] != last["test_accuracy"]
     assert results(run_folder)["test_weights"] == "best"
-    validated = [
-        row["val_accuracy"] for row in csv.DictReader((run_folder / "metrics.csv").open()) if row["val_accuracy"]
-    ]
+    rows = csv.DictReader((run_folder / "metrics.csv").read_text().splitlines())
+    validated = [row["val_accuracy"] for row in rows if row["val_accuracy"]]
     assert validated[0] != validated[-1]
     assert results(run_folder)["val_accuracy"] == pytest.approx(float(validated[0]))
 
@@ -334,7 +333,8 @@ def test_a_resumed_run_keeps_the_arguments_of_the_run_except_for_those_typed(run
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "was"), [("optimizer", "muon", "'adamw'"), ("layer_decay", "0.5", "None"), ("freeze", "1", "0")]
+    ("option", "value", "was"),
+    [("optimizer", "muon", "'adamw'"), ("layer_decay", "0.5", "None"), ("freeze", "1", "None")],
 )
 def test_a_state_of_the_optimizer_that_does_not_fit_is_one_line(error_of, finished, option, value, was):
     line = error_of("fit", "--ckpt_path", "last", f"--model.{option}", value, "--trainer.max_epochs", "4")
@@ -649,7 +649,8 @@ def test_every_process_finds_the_last_checkpoint_where_lightning_says_it_is(tmp_
     best = RunCheckpoint(folder, "best", ViTClassifier.monitor)
     trainer = SimpleNamespace(checkpoint_callbacks=[best], strategy=SimpleNamespace(barrier=lambda: None))
     another = SimpleNamespace(trainer=trainer, run_folder=tmp_path / "version_0")  # which claims no folder
-    assert ViTCLI._keep_best(another) == folder / "best.ckpt"
+    assert ViTCLI._keep_best(another) is best
+    assert best.best_model_path == str(folder / "best.ckpt")
 
 
 def test_steps_are_seeded_first_and_checkpoints_written_last():

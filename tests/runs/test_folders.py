@@ -3,9 +3,11 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from vit.runs import folders
 from vit.runs.folders import (
     check_experiment,
     claim_folder,
@@ -114,3 +116,10 @@ def test_the_length_of_a_training_is_that_of_its_config(tmp_path, trainer, is_sa
     config = tmp_path / "config.yaml"
     config.write_text('trainer:\n  max_epochs: 3\n  max_time: "00:00:10:00"\n  max_steps: null\n  devices: 2\n')
     assert has_same_length(config, trainer | {"devices": 1}) == is_same
+
+
+def test_a_folder_that_does_not_exist_is_as_writable_as_the_one_above_it(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(folders, "os", SimpleNamespace(W_OK=os.W_OK, access=lambda path, _: asked.append(path)))
+    assert not folders.is_writable(tmp_path / "version_0/evaluations")
+    assert asked == [tmp_path]
