@@ -69,6 +69,7 @@ def test_a_class_token_becomes_mean_pooling_and_back():
     model, images = vit.load(source, pool="mean", class_token=False), images_of()
     assert model.load_report.dropped == ["cls_token"]
     assert model.load_report.renamed == ["fc_norm.weight", "fc_norm.bias"]
+    assert model.load_report.assumed == ["a head trained on pool cls, whose logits are to be trained again"]
     assert "norm.weight" not in model.load_report.matched
     tokens = source.patch_embed(images) + source.pos_embed[:, 1:]
     for block in source.blocks:
@@ -97,6 +98,7 @@ def test_the_class_half_of_a_distilled_model_is_that_of_its_own_head():
     mean_bias = (source.head.bias + source.head_dist.bias) / 2
     assert_close(model(images), expected - source.head.bias + mean_bias, **EXACT)
     assert "head.weight" in model.load_report.folded
+    assert not any("head" in assumed for assumed in model.load_report.assumed)
 
 
 @pytest.mark.parametrize("size", [(20, 8), (12, 16)])

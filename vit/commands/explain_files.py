@@ -238,7 +238,7 @@ def _explain_image(
         maps, left_out = fitting_maps(subject, choices) if leave_out else (maps_of(subject, choices), {})
         explained.append(explain_photograph(photograph, subject, maps, each.name, of_class=each.of_class))
         print(_says(explained[-1], left_out, "" if each is models[0] else f"  {each.name}"))
-        if each.of_class:
+        if explained[-1].question:
             print(f"  {each.question(index)}")
     return explained
 

@@ -192,13 +192,16 @@ def _fit_head(
     """Take the head if it reads as many features and has the same classes; else the model's own stays."""
     own = {name: tensor for name, tensor in own.items() if name.startswith("head.")}
     given = {name: state.pop(name) for name in ("head.weight", "head.bias") if name in state}
-    if given and source["pool"] == "cls+dist" and model.pool == "cls":
+    of_class_half = bool(given) and source["pool"] == "cls+dist" and model.pool == "cls"
+    if of_class_half:
         # The class token's half of the head; the bias is the mean of both heads.
         given["head.weight"] = 2 * given["head.weight"].chunk(2, dim=1)[0]
         report.folded.append("head.weight")
     fits = given.keys() == own.keys() and all(given[name].shape == own[name].shape for name in own)
     if fits and same_classes:
         state.update(given)
+        if source["pool"] != model.pool and own and not of_class_half:
+            report.assumed.append(f"a head trained on pool {source['pool']}, whose logits are to be trained again")
     else:
         state.update(own)
         report.dropped += [name for name in given if name not in own]
