@@ -97,7 +97,8 @@ def test_accelerate_prepares_and_trains_a_model():
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of its own arguments
-def test_the_trainer_of_transformers_trains_saves_and_resumes_a_model(tmp_path):
+def test_the_trainer_of_transformers_trains_saves_and_resumes_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # TensorBoard writes below runs/ of the current folder
     torch.manual_seed(0)
     model = vit.VisionTransformer(**SMALL)
     labels = torch.arange(40) % 4
