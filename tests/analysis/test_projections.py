@@ -110,6 +110,12 @@ def test_an_unknown_order_of_rows_is_refused():
         projection_ranks(nn.Sequential(OwnAttention("(h three d)", nn.Identity())))
 
 
+def test_rows_that_are_used_without_their_module_are_taken_in_the_usual_order():
+    attention = timm.models.eva.EvaAttention(24, num_heads=3)  # F.linear(x, self.qkv.weight, joined biases of zero)
+    values = attention.qkv.weight[48:].unflatten(0, (3, 8))
+    assert torch.equal(head_projections(attention).value, values)
+
+
 def test_a_norm_in_front_of_the_output_projection_is_not_taken_for_another_order():
     assert len(projection_ranks(nn.Sequential(OwnAttention("(three h d)", nn.LayerNorm(8))))) == 1
 

@@ -57,9 +57,7 @@ def test_without_the_extra_convert_to_onnx_says_what_to_install(tmp_path, monkey
 def test_an_image_size_may_be_told(tmp_path, capsys):
     theirs = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=1, num_heads=3, img_size=(32, 128))
     torch.save(theirs.state_dict(), tmp_path / "timm.pth")
-    with pytest.warns(
-        UserWarning, match=r"it is read as of \(64, 64\); if the training had \(32, 128\), build that mod"
-    ):
+    with pytest.warns(UserWarning, match=r"it is read as of \(64, 64\); if it was trained on \(32, 128\), build a Vis"):
         main(["show", str(tmp_path / "timm.pth"), "--num_heads", "3", "--image_size", "32", "128"])
     assert "image_size=(32, 128)" in capsys.readouterr().out
 

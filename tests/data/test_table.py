@@ -362,7 +362,7 @@ def test_a_table_of_a_part_of_the_classes_is_tested_whole_also_with_several_labe
     data = table(SEVERAL, class_names=["ant", "bee", "cow"], test_fraction=0.25)
     data.setup("test")
     assert len(data.sets["test"].labels) == 7
-    told = "names no test images: 7 of 24 are evaluated, which the settings of the training hold out; to evaluate all,"
+    told = "names no test images: 7 of 24 are tested, held out as in the training; to test all, put them into test/,"
     assert f"{data.root} {told}" in capsys.readouterr().out
 
 

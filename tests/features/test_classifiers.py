@@ -53,7 +53,7 @@ def test_images_of_its_own_group_do_not_judge_an_image(monkeypatch):
     expected = sum(share * int((groups == group).sum()) for group, share in enumerate(alone)) / 53
     assert knn_accuracy_left_out(features, labels, groups=groups) == pytest.approx(expected)
     assert knn_accuracy_left_out(features, labels) != pytest.approx(expected)
-    with pytest.raises(ValueError, match="all 53 images are of one group, and none is left to vote"):
+    with pytest.raises(ValueError, match="all 53 images are of one group, so none has a neighbour outside"):
         knn_accuracy_left_out(features, labels, groups=torch.zeros(53))
 
 

@@ -249,6 +249,6 @@ def test_several_processes_do_not_divide_the_images_of_our_data_to_predict_them(
     trainer = SimpleNamespace(datamodule=Digits(), predicting=True, world_size=2)
     module = SimpleNamespace(_trainer=trainer)
     with pytest.raises(
-        ValueError, match=r"predict with 2 devices would divide the images of Digits, .* one device, or"
+        ValueError, match=r"Digits cannot predict with 2 devices, as rows would be out of order .* set devices to 1"
     ):
         UserBatches().take((IMAGES, LABELS), module)

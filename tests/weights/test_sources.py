@@ -426,7 +426,6 @@ def test_another_scaling_of_images_than_ours_is_reported_as_assumed(tmp_path, to
         ({"pool": "map", "class_token": False, "num_classes": 0}, {}, []),
     ],
 )
-@pytest.mark.filterwarnings("ignore:pos_embed has 16 positions")
 def test_a_grid_or_a_pool_that_the_tensors_leave_open_is_reported_as_assumed(model, told, assumed):
     state = dict(
         vit.VisionTransformer(**{"image_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2} | model).state_dict()
@@ -468,16 +467,14 @@ def test_a_size_with_as_many_patches_as_a_square_has_is_told_to_be_ambiguous():
     ):
         loaded = vit.load(state, num_heads=HEADS, image_size=(8, 32))
     assert loaded.load_report.resized == ["pos_embed"]
-    bare = of_timm(no_embed_class=True)  # 4 x 4 patches, or 3 x 5 and the class token
-    with pytest.warns(UserWarning, match=r"it is read as of \(12, 20\); if the training had \(16, 16\), build that"):
-        vit.load(dict(bare.state_dict()), num_heads=HEADS, image_size=(12, 20))
 
 
 def test_a_head_on_the_mean_behind_the_norm_is_told_by_its_pool():
     model = of_timm(global_pool="avg", fc_norm=False).eval()
     loaded = vit.load(dict(model.state_dict()), num_heads=HEADS, pool="mean").double()
     assert_close(loaded(IMAGES), model(IMAGES), **EXACT)
-    assert not any("pool" in assumed for assumed in loaded.load_report.assumed)
+    assert loaded.load_report.assumed[0] == "a head trained on pool mean, behind the norm"
+    assert vit.load(dict(model.state_dict()), num_heads=HEADS, pool="mean", num_classes=2).config["fc_norm"] is None
 
 
 @pytest.mark.parametrize("name", ["vit_attention_small_patch16_dinov3", "vit_of_somebody"])

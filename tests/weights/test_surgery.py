@@ -69,7 +69,7 @@ def test_a_class_token_becomes_mean_pooling_and_back():
     model, images = vit.load(source, pool="mean", class_token=False), images_of()
     assert model.load_report.dropped == ["cls_token"]
     assert model.load_report.renamed == ["fc_norm.weight", "fc_norm.bias"]
-    assert model.load_report.assumed == ["a head trained on pool cls, whose logits are to be trained again"]
+    assert model.load_report.assumed == ["a head trained on pool cls: here its logits are wrong until it is trained"]
     assert "norm.weight" not in model.load_report.matched
     tokens = source.patch_embed(images) + source.pos_embed[:, 1:]
     for block in source.blocks:

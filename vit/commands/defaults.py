@@ -22,7 +22,7 @@ from vit.training.objective import Objective
 from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.loading import read_model
 
-# Places that belong to another one: of another table or other shards they are not those of the training.
+# Arguments that belong to the place they were given with: they are dropped if that place is another one.
 COMPANIONS = {"table": {"root"}, "urls": {"val_urls", "test_urls"}}
 NOT_OF_START = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # settings of a training, not of a model
 

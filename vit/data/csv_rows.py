@@ -64,5 +64,5 @@ def check_there(files: Sequence[Path], root: Path, table: Path) -> None:
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(
             f"{table} names {len(missing):,} of {len(files):,} images that are not there: "
-            f"{first_names(missing, root, most=10)}; add them, or delete the lines"
+            f"{first_names(missing, root, most=10)}; add them, or delete the lines, or name their folder by --data.root"
         )

@@ -164,10 +164,10 @@ def _check_no_class_beside(train: Path, beside: list[Path]) -> None:
 
 def _check_no_split_is_a_class(classes: dict[str, list[Path]], root: Path) -> None:
     """Check that no two class folders, such as training_set and test_set, have names of splits and the same folders."""
-    named = {name for name in classes if WORDS_OF_SPLITS & {*re.findall("[a-z]+", name.lower())}}
-    holders = {name: {path.parent.name for path in classes[name]} for name in sorted(named)}
+    words = {name: WORDS_OF_SPLITS & {*re.findall("[a-z]+", name.lower())} for name in sorted(classes)}
+    holders = {name: {path.parent.name for path in classes[name]} for name in words if words[name]}
     for one, other in itertools.combinations(holders, 2):
-        if len(shared := sorted(holders[one] & holders[other])) > 1:
+        if words[one] != words[other] and len(shared := sorted(holders[one] & holders[other])) > 1:
             raise ValueError(
                 f"{root / one} and {root / other} look like splits, as both have images of {list_names(shared)}: "
                 "rename them to train, val or test; if they are classes, put the images of each into one folder"

@@ -204,11 +204,11 @@ class LabelledFiles(ImageDataModule, ABC):
                 f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
                 "also those that the model was trained on, if there are some"
             )
-        elif is_unsplit and split in self.sets:
-            count, total = len(self.sets[split].labels), sum(len(part.labels) for part in self.sets.values())
+        elif is_unsplit and stage == "test" and "test" in self.sets:
+            count, total = len(self.sets["test"].labels), sum(len(part.labels) for part in self.sets.values())
             print_once(
-                f"{self.root} names no test images: {count:,} of {total:,} are evaluated, which the settings of the "
-                "training hold out; to evaluate all, name them test images"
+                f"{self.root} names no test images: {count:,} of {total:,} are tested, held out as in the training; to "
+                "test all, put them into test/, or name them in the column split of a table"
             )
         for split, part in self.sets.items() if self.num_classes and not is_part else ():
             counts = _count(part.labels, self.num_classes)

@@ -74,7 +74,9 @@ def knn_accuracy_left_out(
     _check(features, labels, features, labels)
     groups = torch.arange(len(labels), device=features.device) if groups is None else groups.to(features.device)
     if len(groups.unique()) < 2:
-        raise ValueError(f"all {len(labels)} images are of one group, and none is left to vote: give several groups")
+        raise ValueError(
+            f"all {len(labels)} images are of one group, so none has a neighbour outside of it: give two groups"
+        )
     known = F.normalize(features.float(), dim=1)
     correct = 0
     count = max(1, AT_ONCE // len(known))

@@ -88,7 +88,9 @@ def experiment_of(config: Path) -> str:
 
 
 def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
-    """Return the newest checkpoint ``name`` ("last" or "best") among the runs of an experiment ("*": all).
+    """Return the checkpoint ``name`` ("last" or "best") of the newest run of an experiment ("*": of all).
+
+    The newest run is that of the newest checkpoint: a resumed run may have copied the one that is asked for.
 
     Raises:
         ValueError: If no run has such a checkpoint.
@@ -97,7 +99,11 @@ def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
     paths = list(runs.glob(pattern))
     if not paths:
         raise ValueError(f"no checkpoint {runs / pattern}: train first, or name the file of a model")
-    return max(paths, key=lambda path: path.stat().st_mtime)
+
+    def age(path: Path) -> tuple[float, float]:
+        return max(each.stat().st_mtime for each in path.parent.iterdir()), path.parents[1].stat().st_mtime
+
+    return max(paths, key=age)
 
 
 def newest_first(experiment: str, runs: Path = RUNS) -> list[Path]:

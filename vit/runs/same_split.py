@@ -3,7 +3,6 @@
 import os
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
@@ -59,6 +58,6 @@ def describe_split(data: LightningDataModule | None) -> dict[str, int] | None:
     """Return a checksum of the place of the data, and one of the images of each split; None if these are unknown."""
     if not isinstance(data, ImageDataModule):
         return None
-    places = [getattr(data, name, None) for name in ("root", "table")]
-    place = " ".join([type(data).__name__, *(str(Path(each).resolve()) for each in places if each)])
+    root, table = (getattr(data, name, None) for name in ("root", "table"))
+    place = f"{type(data).__name__} {root and root.resolve()}" + (f" {table.resolve()}" if table else "")
     return {"place": zlib.crc32(os.fsencode(place)), **data.fingerprints}

@@ -212,8 +212,8 @@ class UserBatches:
             return batch
         if isinstance(data, ImageDataModule) and trainer.predicting and trainer.world_size > 1:
             raise ValueError(
-                f"predict with {trainer.world_size} devices would divide the images of {type(data).__name__}, and fill "
-                "batches up with blanks: give the trainer one device, or a loader of your own"
+                f"{type(data).__name__} cannot predict with {trainer.world_size} devices, as rows would be out of order"
+                " and padded: set devices to 1"
             )
         if isinstance(data, ImageDataModule) and data.normalised:  # it knows; bright images would not tell
             self.normalised, self.is_first = True, False

@@ -156,18 +156,6 @@ def _read_grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> 
         return found
     with_prefix, without = _read_side(count - prefix), _read_side(count)
     fitted = None if wanted is None else _fit_grid(count, prefix, (p, q), wanted)
-    if (
-        fitted is not None
-        and (side := with_prefix or without)
-        and to_pair(fitted["image_size"]) != (side * p, side * q)
-    ):
-        read, other = (side * p, side * q), to_pair(fitted["image_size"])
-        read, other = (read, other) if with_prefix else (other, read)
-        warnings.warn(
-            f"pos_embed has {count} positions, as many as images of {read} and of {other} pixels need: it is read as "
-            f"of {read}; if the training had {other}, build that model, and load_state_dict fills it",
-            stacklevel=2,
-        )
     if fitted is not None and (with_prefix is None or to_pair(wanted)[0] == to_pair(wanted)[1]):
         return fitted
     if with_prefix is None and without is None:
@@ -176,6 +164,14 @@ def _read_grid(positions: Tensor, arguments: Arguments, wanted: Size | None) -> 
             "training, such as image_size=(32, 64)"
         )
     side = with_prefix or without
+    if fitted is not None:
+        read, other = (side * p, side * q), to_pair(fitted["image_size"])
+        warnings.warn(
+            f"pos_embed has {count} positions, as many as images of {read} and of {other} pixels need: it is read as "
+            f"of {read}; if it was trained on {other}, build a VisionTransformer with that image_size, and call its "
+            "load_state_dict",
+            stacklevel=2,
+        )
     return {"image_size": _one_or_two(side * p, side * q), "no_embed_class": with_prefix is None and bool(prefix)}
 
 

@@ -9,7 +9,7 @@ import torch
 from vit.support.precision import at_least_float32
 from vit.weights.architecture import DEFAULTS, arguments_of, outline
 from vit.weights.formats import detect, guess_architecture
-from vit.weights.formats.format import Arguments, Format, Reading
+from vit.weights.formats.format import Arguments, Format, Reading, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
 from vit.weights.source import Source
@@ -83,9 +83,10 @@ def _read_arguments(
                 "pos_embed='rope', or by pos_embed='learned' if the zeros are meant"
             )
         accepted += ("pos_embed",)
-    # A head on the mean behind the norm: told later, it would be a change, which moves the norm behind the pooling.
-    if {"head.weight", "cls_token", "norm.weight"} <= state.keys() and wanted.get("pool") in ("cls", "mean"):
-        accepted += ("pool",) if {"cls", "mean"} <= {*format.pools} else ()
+    if "pool" not in stated and _tells_pool_of_head(state, format, wanted):
+        # Taken here as what the file is; taken as a change, it would move the norm behind the pooling.
+        accepted += ("pool",)
+        report.assumed.append("a head trained on pool mean, behind the norm")
     stated |= {name: wanted[name] for name in accepted if name in wanted and name not in stated}
     known = dict(format.defaults) | stated
     try:
@@ -117,6 +118,16 @@ def _read_arguments(
             stacklevel=2,
         )
     return arguments
+
+
+def _tells_pool_of_head(state: State, format: Format, wanted: Mapping[str, Any]) -> bool:
+    """Return whether the caller says that a head, which could be that of the class token, reads the mean."""
+    is_open = {"head.weight", "cls_token", "norm.weight"} <= state.keys() and {"cls", "mean"} <= {*format.pools}
+    return (
+        is_open
+        and wanted.get("pool") == "mean"
+        and wanted.get("num_classes", len(state["head.weight"])) == len(state["head.weight"])
+    )
 
 
 def _tensors_fix_pool(format: Format, arguments: Arguments) -> bool:

@@ -201,7 +201,9 @@ def _fit_head(
     if fits and same_classes:
         state.update(given)
         if source["pool"] != model.pool and own and not of_class_half:
-            report.assumed.append(f"a head trained on pool {source['pool']}, whose logits are to be trained again")
+            report.assumed.append(
+                f"a head trained on pool {source['pool']}: here its logits are wrong until it is trained"
+            )
     else:
         state.update(own)
         report.dropped += [name for name in given if name not in own]

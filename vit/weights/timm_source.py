@@ -150,9 +150,12 @@ def _read_config(config: dict[str, Any], state: State) -> Arguments:
             "give the model to vit.load"
         )
     stated: Arguments = {}
-    name = name.replace(OF_OURS, OF_TIMM, 1) if name.startswith(OF_OURS) else name
+    is_ours, name = name.startswith(OF_OURS), name.replace(OF_OURS, OF_TIMM, 1)
     if name in PRESETS:
-        stated |= {each: (DEFAULTS | PRESETS[name])[each] for each in (*READ_FROM_ARCHITECTURE, "pos_embed")}
+        preset = DEFAULTS | PRESETS[name]
+        # Ours may have been given rotary positions, which its config does not tell.
+        is_told = not is_ours or preset["pos_embed"] != "learned"
+        stated |= {each: preset[each] for each in (*READ_FROM_ARCHITECTURE, *("pos_embed",) * is_told)}
     elif name:
         stated |= _read_architecture(name, state)
     if "quickgelu" in name:
