@@ -111,7 +111,9 @@ def test_an_unknown_order_of_rows_is_refused():
 
 
 def test_rows_that_are_used_without_their_module_are_taken_in_the_usual_order():
-    attention = timm.models.eva.EvaAttention(24, num_heads=3)  # F.linear(x, self.qkv.weight, joined biases of zero)
+    attention = timm.models.eva.EvaAttention(
+        24, num_heads=3, qk_norm=False, scale_norm=False
+    )  # F.linear(x, qkv.weight)
     values = attention.qkv.weight[48:].unflatten(0, (3, 8))
     assert torch.equal(head_projections(attention).value, values)
 
