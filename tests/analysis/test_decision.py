@@ -78,3 +78,14 @@ def test_a_class_token_that_is_read_beside_the_patches_may_never_hold_the_decisi
     shares = torch.tensor([[0.0, 0.1, 0.3], [0.0, 0.1, 0.5]])
     said = "the class token moves 40.0\u00a0% (-87.1 to 167.1) of the decision even after the last layer."
     assert decision._way(shares).endswith(said)
+
+
+def test_the_interval_of_what_the_class_token_moves_is_that_of_a_ratio_of_means():
+    generator = torch.Generator().manual_seed(0)
+    whole = 1 + torch.rand(4000, 1, generator=generator)
+    moved = 0.3 * whole + 0.1 * torch.randn(4000, 2, generator=generator)
+    shares = decision._shares(moved, whole[:, 0])
+    torch.testing.assert_close(shares.mean(dim=0), moved.mean(dim=0) / whole.mean())
+    drawn = torch.randint(4000, (400, 4000), generator=generator)
+    resampled = moved[drawn].mean(dim=1) / whole[drawn].mean(dim=1)
+    torch.testing.assert_close(shares.std(dim=0) / 4000**0.5, resampled.std(dim=0), rtol=0.1, atol=0)

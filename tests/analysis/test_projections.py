@@ -93,21 +93,22 @@ def test_projections_of_timm_make_its_output_however_they_are_stored(attention):
 
 
 class OwnAttention(nn.Module):
-    """Attention of two heads that stores the rows of qkv in some order, with a norm in front of proj."""
+    """Attention that stores the rows of qkv in some order, with a norm in front of proj."""
 
-    def __init__(self, order, norm):
+    def __init__(self, order, norm, heads=2):
         super().__init__()
-        self.num_heads, self.order = 2, order
+        self.num_heads, self.order = heads, order
         self.qkv, self.norm, self.proj = nn.Linear(8, 24), norm, nn.Linear(8, 8)
 
     def forward(self, x):
-        q, k, v = rearrange(self.qkv(x), f"b n {self.order} -> three b h n d", three=3, h=2)
+        q, k, v = rearrange(self.qkv(x), f"b n {self.order} -> three b h n d", three=3, h=self.num_heads)
         return self.proj(self.norm(rearrange((q @ k.mT).softmax(dim=-1) @ v, "b h n d -> b n (h d)")))
 
 
-def test_an_unknown_order_of_rows_is_refused():
+@pytest.mark.parametrize("heads", [2, 4])  # the rows of the first head are keys, or values of the third
+def test_an_unknown_order_of_rows_is_refused(heads):
     with pytest.raises(ValueError, match="OwnAttention stores the rows of qkv in another order than queries, keys"):
-        projection_ranks(nn.Sequential(OwnAttention("(h three d)", nn.Identity())))
+        projection_ranks(nn.Sequential(OwnAttention("(h three d)", nn.Identity(), heads)))
 
 
 def test_rows_that_are_used_without_their_module_are_taken_in_the_usual_order():

@@ -87,8 +87,8 @@ def _shares(moved: Tensor, whole: Tensor) -> Tensor:
     Their spread is that of this ratio (delta method). A mean of each image's own ratio would follow the images of
     which little can be moved.
 
-    >>> _shares(torch.tensor([[1.0], [3.0]]), torch.tensor([0.5, 7.5])).mean(dim=0)
-    tensor([0.5000])
+    >>> _shares(torch.tensor([[1.0], [3.0]]), torch.tensor([0.5, 7.5]))[:, 0]
+    tensor([0.6875, 0.3125])
     """
     ratio = moved.mean(dim=0) / whole.mean()
     return ratio + (moved - whole[:, None] * ratio) / whole.mean()
