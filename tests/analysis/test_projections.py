@@ -111,6 +111,11 @@ def test_an_unknown_order_of_rows_is_refused(heads):
         projection_ranks(nn.Sequential(OwnAttention("(h three d)", nn.Identity(), heads)))
 
 
+def test_attention_over_channels_is_refused():
+    with pytest.raises(ValueError, match="XCA attends over channels and not over tokens"):
+        projection_ranks(nn.Sequential(timm.models.xcit.XCA(24, num_heads=3)))
+
+
 def test_rows_that_are_used_without_their_module_are_taken_in_the_usual_order():
     attention = timm.models.eva.EvaAttention(
         24, num_heads=3, qk_norm=False, scale_norm=False

@@ -126,12 +126,12 @@ def _rows_of_heads(attention: nn.Module, count: int) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def _check_values(attention: nn.Module, rows: Tensor) -> None:
-    """Check on four tokens that values of the first head alone, by its rows (H, e), reach its columns of proj alone.
+    """Check that values of the first head at the first token, by its rows (H, e), reach all tokens, in its columns alone.
 
     An attention that takes other inputs than tokens (B, N, C), or has a norm in front of proj, is not checked.
 
     Raises:
-        ValueError: If they reach other columns.
+        ValueError: If they reach other columns of proj, or not all of four tokens.
     """
     set_alone: list[Tensor] = []
     reached: list[Tensor] = []
@@ -139,7 +139,7 @@ def _check_values(attention: nn.Module, rows: Tensor) -> None:
     def first_head(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
         alone = torch.zeros_like(output)
         set_alone.append(alone)
-        alone[..., rows[0]] = 1
+        alone[:, 0, rows[0]] = 1
         return alone
 
     hooks = (
@@ -160,4 +160,9 @@ def _check_values(attention: nn.Module, rows: Tensor) -> None:
         raise ValueError(
             f"{type(attention).__name__} stores the rows of qkv in another order than queries, keys and values, each "
             "head by head, so its heads have no known projections: give a model of timm or of this package"
+        )
+    if not reached[0].flatten(start_dim=2).any(dim=2).all():
+        raise ValueError(
+            f"{type(attention).__name__} attends over channels and not over tokens, so that queries and keys make no "
+            "logits of tokens: give a model whose tokens attend to each other"
         )
