@@ -155,6 +155,15 @@ def test_the_pooling_attention_of_siglip_does_not_stand_for_its_layers():
             measure(model)
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("convit_tiny", "GPSA"), ("twins_svt_small", "GlobalSubSampleAttn"), ("cait_xxs24_224", "ClassAttn")],
+)
+def test_layers_of_another_attention_are_not_left_out_in_silence(name, other):
+    with pytest.raises(ValueError, match=rf"has attention of \d+ {other} beside \d+ "):
+        projection_ranks(timm.create_model(name))
+
+
 def test_pooling_attention_is_not_a_layer():
     model = timm.models.VisionTransformer(24, 8, embed_dim=24, depth=2, num_heads=3, global_pool="map")
     assert len(projection_ranks(model)) == 2

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from vit.analysis.batches import in_batches
 from vit.attention import MultiHeadAttention
 
+# Names of the projections of attention whose heads cannot be separated here.
+OTHER_PARTS = (("q_proj", "k_proj", "v_proj"), ("q", "k", "v"), ("q", "kv"), ("qk", "v"))
+
 
 class NoHeads(nn.Module):
     """Replaces an attention that lost all heads. Its output is the bias of the output projection for every token.
@@ -122,6 +125,11 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _is_other_attention(module: nn.Module) -> bool:
-    """Return whether a module is an attention with other parts, such as that of SigLIP and CLIP in transformers."""
-    parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
-    return not _is_attention(module) and all(isinstance(part, nn.Linear) for part in parts)
+    """Return whether a module is an attention of other parts, as in SigLIP and CLIP of transformers, ConViT and Twins.
+
+    Attention that pools the tokens has a latent query, and is no layer.
+    """
+    if _is_attention(module) or hasattr(module, "latent"):
+        return False
+    linear = {name for name, part in module.named_children() if isinstance(part, nn.Linear)}
+    return any(linear.issuperset(parts) for parts in OTHER_PARTS)

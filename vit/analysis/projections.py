@@ -126,7 +126,7 @@ def _rows_of_heads(attention: nn.Module, count: int) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def _check_values(attention: nn.Module, rows: Tensor) -> None:
-    """Check that values of the first head at the first token, by its rows (H, e), reach all tokens, in its columns alone.
+    """Check that values of the first head at one token, by its rows (H, e), reach all tokens, in its columns alone.
 
     An attention that takes other inputs than tokens (B, N, C), or has a norm in front of proj, is not checked.
 
