@@ -5,6 +5,7 @@ is measured, and the next call goes on with those that this commit and machine l
 
     python benchmarks/claims.py reach
     python benchmarks/claims.py norms [--seeds 0 1 2] [--minutes 3]
+    python benchmarks/claims.py cifar10 --data data/cifar10-jpeg
 """
 
 import json
@@ -14,9 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import claims_cifar10
 import claims_cost
 import claims_figures
 import claims_heads
@@ -46,18 +49,21 @@ class Claim:
     Args:
         title: The heading of its section in docs/claims.md.
         settings: What is compared, by name.
-        measure: Trains a model of a setting from a seed, and returns what is kept of it.
+        measure: Trains a model of a setting from a seed, on a folder of images if it takes one, and returns what is
+            kept of it.
         rows: Returns what docs/claims.md says of each sentence, given all cells.
         table: Returns the numbers in Markdown.
         draw: Draws them into a file; None for no picture.
+        takes_images: Whether it trains on class folders of images, and not on digits.
     """
 
     title: str
     settings: dict[str, dict[str, Any]]
-    measure: Callable[[dict[str, Any], int], dict[str, Any]]
+    measure: Callable[..., dict[str, Any]]
     rows: Callable[[Cells], list[dict[str, str]]]
     table: Report
     draw: Callable[[Cells, Path], None] | None = None
+    takes_images: bool = False
 
 
 CLAIMS = {
@@ -76,6 +82,15 @@ CLAIMS = {
         claims_rivals.rows,
         claims_rivals.table,
         claims_figures.draw_rivals,
+    ),
+    "cifar10": Claim(
+        "Attention, convolution and recurrence on CIFAR-10",
+        claims_cifar10.SETTINGS,
+        claims_cifar10.measure,
+        claims_cifar10.rows,
+        claims_cifar10.table,
+        partial(claims_figures.draw_rivals, sizes=claims_cifar10.SECONDS),
+        takes_images=True,
     ),
     "scale": Claim(
         "Scale",
@@ -144,18 +159,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", choices=CLAIMS, help="the experiment")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="seeds of the trainings")
     parser.add_argument("--settings", nargs="+", metavar="SETTING", help="settings to train; all unless given")
+    parser.add_argument("--data", type=Path, help="class folders of images, which cifar10 trains on")
     parser.add_argument("--minutes", type=float, help="after which no further cell is begun")
     options = parser.parse_args(arguments)
     claim, path = CLAIMS[options.name], options.output / f"claims_{options.name}.json"
     chosen = options.settings or list(claim.settings)
     if unknown := [name for name in chosen if name not in claim.settings]:
         parser.error(f"unknown setting {unknown[0]!r}: choose of {', '.join(map(repr, claim.settings))}")
+    if claim.takes_images != (options.data is not None):
+        parser.error(f"{options.name} needs --data FOLDER" if claim.takes_images else f"{options.name} has no --data")
     if options.minutes is not None:
         try:
             check_positive("--minutes", options.minutes)
         except ValueError as error:
             parser.error(str(error))
     torch.set_num_threads(1)  # the models are too small for more
+    images = (options.data,) if claim.takes_images else ()
     start = time.monotonic()
     for seed in options.seeds:
         for name in chosen:
@@ -165,7 +184,7 @@ def main(arguments: list[str] | None = None) -> None:
             if options.minutes is not None and time.monotonic() - start > 60 * options.minutes:
                 print(f"{cell} and what follows it is left for the next call", file=sys.stderr)
                 return
-            measured = claim.measure(claim.settings[name], seed)
+            measured = claim.measure(claim.settings[name], seed, *images)
             made = provenance() | {"command": f"python benchmarks/claims.py {options.name}"}
             write_cell(
                 path, cell, made | {"setting": name, "seed": seed} | measured, lambda cells: report(claim, cells)

@@ -1,6 +1,7 @@
 """The plots of claims.py, each of as many columns as a page of 800 pixels shows with letters that can be read."""
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,12 @@ def marker_of(name: str) -> dict[str, Any]:
 
 
 @plot_style
-def draw_rivals(cells: dict[str, Any], path: Path) -> None:
+def draw_rivals(cells: dict[str, Any], path: Path, sizes: Iterable[int] = rivals.SIZES) -> None:
     """Draw accuracy over the number of images, every seed a point, and how far each rival is from softmax."""
     figure = Figure(figsize=(7.4, 7))
     axes = figure.subplots(2, 1, sharex=True)
     for place, (name, color) in enumerate(rivals.COLORS.items()):
-        found = {size: [100 * value for value in rivals.accuracies(cells, name, size)] for size in rivals.SIZES}
+        found = {size: [100 * value for value in rivals.accuracies(cells, name, size)] for size in sizes}
         found = {size: values for size, values in found.items() if values}
         for size, values in found.items():
             axes[0].scatter([size] * len(values), values, color=color, s=14)
@@ -93,7 +94,7 @@ def draw_rivals(cells: dict[str, Any], path: Path) -> None:
     )
     for plot in axes:
         plot.set(xscale="log")
-        plot.set_xticks(rivals.SIZES, [f"{size:,}" for size in rivals.SIZES])
+        plot.set_xticks([*sizes], [f"{size:,}" for size in sizes])
         plot.minorticks_off()
     axes[0].legend(loc="lower right")
     figure.savefig(path)

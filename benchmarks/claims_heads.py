@@ -4,7 +4,19 @@ import statistics
 from typing import Any
 
 import torch
-from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
+from claims_training import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    answer,
+    difference,
+    fit,
+    is_right,
+    normalised,
+    of_setting,
+    percent,
+    points,
+)
 
 import vit
 from vit.analysis.projections import projection_ranks
@@ -93,7 +105,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         gain = difference(found[better], found[worse])
         line = {"sentence": sentence, "source": source, "measured": f"{better}, minus {worse}: {points(gain)}"}
         line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
-        lines.append(line | {"answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN})
+        lines.append(line | {"answer": answer(gain)})
     joint, own = (since_training(cells, BASE, whose) for whose in ("all heads", "one head"))
     fallen = difference(joint, own)
     mean, low, high = fallen

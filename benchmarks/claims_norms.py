@@ -5,7 +5,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from claims_training import FAILS, HOLDS, OPEN, difference, fit, is_right, normalised, of_setting, percent, points
+from claims_training import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    answer,
+    difference,
+    fit,
+    is_right,
+    normalised,
+    of_setting,
+    percent,
+    points,
+)
 
 import vit
 from vit.data import Digits
@@ -69,14 +81,14 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "measured": f"{DEPTHS[-1]} pre-norm blocks, with minus without: {points(gain)}",
             "control": f"{DEPTHS[0]} blocks without: {percent(shallow)}; {DEPTHS[-1]} blocks with them and without "
             f"norms: {percent(none)}",
-            "answer": HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN,
+            "answer": answer(gain),
         },
         {
             "sentence": "Norms after the sums need a warm-up of the learning rate",
             "source": "Xiong et al. 2020",
             "measured": f"{DEPTHS[-1]} post-norm blocks, warm-up of {WARMUP} steps minus none: {points(of_post)}",
             "control": f"the same of pre-norm blocks: {points(of_pre)}",
-            "answer": HOLDS if of_post[1] > 0 else FAILS if of_post[2] < 0 else OPEN,
+            "answer": answer(of_post),
         },
         {
             "sentence": f"Norms before the branches need no warm-up (it adds at most {100 * LITTLE:g} point)",

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 from claims_training import (
-    FAILS,
-    HOLDS,
-    OPEN,
+    answer,
     difference,
     fit,
     is_right,
@@ -202,7 +200,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {name: line[name] for name in ("sentence", "source", "control")}
         | {"measured": line["measured"] + "{:+.2f} ({:+.2f} to {:+.2f})".format(*line["found"])}
-        | {"answer": HOLDS if line["found"][1] > 0 else FAILS if line["found"][2] < 0 else OPEN}
+        | {"answer": answer(line["found"])}
         for line in compared
     ]
 

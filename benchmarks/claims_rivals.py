@@ -15,9 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from claims_training import (
-    FAILS,
-    HOLDS,
     OPEN,
+    answer,
     difference,
     fit,
     is_right,
@@ -99,8 +98,9 @@ def build(name: str, kernel: int | None = None) -> vit.VisionTransformer:
 def used_parameters(model: vit.VisionTransformer) -> int:
     """Return how many parameters have a gradient that is not zero, for random images."""
     model = model.double()
-    images = torch.randn(32, 1, *Digits.image_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    F.cross_entropy(model(images), torch.arange(32) % Digits.num_classes).backward()
+    shape = 32, *model.pretrained_cfg["input_size"]
+    images = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    F.cross_entropy(model(images), torch.arange(32) % model.num_classes).backward()
     return sum(int(parameter.grad.count_nonzero()) for parameter in model.parameters() if parameter.grad is not None)
 
 
@@ -153,7 +153,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "control": f"uniform minus softmax: {points(difference(few['uniform'], few['softmax']))}; recurrent minus "
             f"softmax: {points(difference(few['recurrent'], few['softmax']))}; softmax with shuffled labels: "
             f"{percent(shuffled['softmax'])}",
-            "answer": answer(at_first, is_chance),
+            "answer": answer(at_first) if is_chance else OPEN,
         }
         | source,
         {
@@ -162,15 +162,10 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "control": f"uniform: {percent(many['uniform'])}; softmax: {percent(many['softmax'])}; convolution with "
             f"shuffled labels: {percent(shuffled['convolution'])}; a step: softmax {times['softmax']:.1f} ms, "
             f"convolution {times['convolution']:.1f} ms",
-            "answer": answer(at_last, is_chance),
+            "answer": answer(at_last) if is_chance else OPEN,
         }
         | source,
     ]
-
-
-def answer(found: tuple[float, float, float], is_chance: bool) -> str:
-    """Return the answer of a difference that has to be above zero; none if shuffled labels are not at chance."""
-    return OPEN if not is_chance else HOLDS if found[1] > 0 else FAILS if found[2] < 0 else OPEN
 
 
 def of_mechanism(cells: dict[str, Any], name: str, key: str) -> list[Any]:

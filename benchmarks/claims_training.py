@@ -81,6 +81,16 @@ def difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, 
     return mean, mean - half, mean + half
 
 
+def answer(found: tuple[float, float, float]) -> str:
+    """Return the answer of a difference and its interval, if the claim is that it is above zero.
+
+    >>> answer((0.2, 0.1, 0.3)), answer((-0.2, -0.3, -0.1)), answer((0.1, -0.1, 0.3))
+    ('holds here', 'does not hold here', 'cannot tell')
+    """
+    _, low, high = found
+    return HOLDS if low > 0 else FAILS if high < 0 else OPEN
+
+
 def points(found: tuple[float, float, float]) -> str:
     """Return a difference of accuracies and its interval in percentage points.
 

@@ -14,7 +14,8 @@ Cell = dict[str, Any]
 
 IMAGES = "--data ImageFolder --data.root {data}"
 # Options of a recorded command that change neither the model nor its first steps on fixed images.
-NOT_IN_LINE = ("seed_everything", "experiment", "data", "data.root", "data.skip_damaged", "trainer.default_root_dir")
+NOT_IN_LINE = ("seed_everything", "experiment", "data", "data.root", "data.skip_damaged", "data.val_fraction")
+NOT_IN_LINE += ("trainer.default_root_dir", "trainer.limit_val_batches", "trainer.limit_test_batches")
 NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "ckpt_path")
 
 ATTENTION = ("vit/attention/**/*.py",)
@@ -337,6 +338,14 @@ PARTS: dict[str, Part] = {
             ("routed", "heads chosen for each input", 5, ("uses",), ()),
         )
     },
+    "claims_cifar10": Part(
+        "sentences of the literature: attention and its rivals on CIFAR-10",
+        file="claims_cifar10",
+        minutes=150,
+        commands=(f"claims.py cifar10 {DATA}",),
+        training=typed,
+        sources=tuple(f"benchmarks/claims_cifar10.py:{function}" for function in ("measure", "chosen", "run")),
+    ),
     "claims_cost": Part(
         "sentences of the literature: time and memory over tokens and windows",
         file="claims_cost",
