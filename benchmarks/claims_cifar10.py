@@ -136,11 +136,11 @@ def table(cells: dict[str, Any]) -> str:
             lines.append(line | {"images/s": f"{speed:,.0f}"})
     times = ", ".join(f"{seconds / 60:g} minutes for {size:,} images" for size, seconds in SECONDS.items())
     note = (
-        "Test accuracy, mean and 95 % interval over seeds. Each training takes the steps of the same time on one "
-        f"thread ({times}). Parameters include queries and keys that a mechanism does not use; without these, all have "
-        f"equally many. The search for the learning rate began at {MIDDLE_RATE:g} and went on in factors of 2 until both "
-        f"neighbours were worse, in trainings of {CHOICE_SECONDS / 60:g} minutes on {ALL:,} images with seed "
-        f"{CHOICE_SEED}; validation accuracy decides. Images a second are those while another training ran beside."
+        "Test accuracy, mean and 95 % interval over seeds. All mechanisms train for the same time on one thread: "
+        f"{times}. Parameters include queries and keys that a mechanism does not use; without these, all have equally "
+        f"many. The learning rate has the best validation accuracy of all in steps of a factor of 2, after "
+        f'{CHOICE_SECONDS / 60:g} minutes on {ALL:,} images with seed {CHOICE_SEED}. "images/s" was measured while '
+        "another training ran beside."
     )
     return f"{markdown_table(lines)}\n\n{note}"
 

@@ -447,14 +447,14 @@ PARTS: dict[str, Part] = {
     "torture": Part(
         "runs that are killed and resumed",
         file="torture",
-        minutes=40,
+        minutes=4,
         commands=("torture.py --kills 100 --seed 0",),
         sources=RESUMED,
     ),
     "torture_ranks": Part(
         "trainings of which one process is killed",
         file="torture_ranks",
-        minutes=15,
+        minutes=3,
         commands=("torture_ranks.py --kills 10 --processes 2 4 --seed 0",),
         sources=RESUMED,
     ),
