@@ -253,7 +253,9 @@ def test_a_checkpoint_of_images_of_another_size_names_both_and_the_option_that_s
             Image.new("L", (8, 8), number).save(folder / "digits" / str(digit) / f"{number}.png")
     typed = ["test", "--ckpt_path", checkpoint, "--data", "ImageFolder", "--data.root", "digits"]
     answer = error_of(*typed, "--data.image_size", "[8,12]")
-    assert answer.endswith("its images have (8, 8) pixels and these (8, 12): leave out --data.image_size, or take such")
+    assert answer.endswith(
+        "its images have (8, 8) pixels and these (8, 12): leave out --data.image_size, or give images of (8, 8)"
+    )
     answer = error_of("predict", *typed[1:3], "--data.root", "digits", "--data.image_size", "[7,9]")
     assert "image_size (7, 9) must be a multiple of patch_size (4, 4): set --data.image_size [4,8] if" in answer
 

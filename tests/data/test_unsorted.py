@@ -104,7 +104,7 @@ def test_unsorted_images_are_cropped_or_scaled_whole_as_in_the_evaluation_of_the
     assert images.tolist() == [decode(path, (10, 14), 3)[:, 2:7, 4:11].tolist()]
     ((images, _, _),) = unsorted(tmp_path / "photos", stretch=True).predict_dataloader()
     assert images.tolist() == [decode(path, (5, 7), 3, stretch=True).tolist()]
-    with pytest.raises(ValueError, match=r"^crop_ratio \(0\) must be in \(0, 1\]: 1 keeps whole images$"):
+    with pytest.raises(ValueError, match=r"^crop_ratio \(0\) must be from 0\.1 to 1: 1 keeps whole images$"):
         unsorted(path, crop_ratio=0)
 
 

@@ -97,3 +97,9 @@ def test_shares_of_white_are_no_colours(painter, dtype):
 def test_a_prefix_is_refused_as_its_pixels_would_see_themselves():
     with pytest.raises(ValueError, match=r"prefix \(3\) would let pixels of ImageGPT see themselves: leave it out, or"):
         ImageGPT(5, (3, 4), embed_dim=24, depth=1, num_heads=3, prefix=3)
+
+
+def test_an_exported_program_predicts_the_same(painter):
+    pixels = torch.randint(5, (2, 3, 4))
+    program = torch.export.export(painter, (pixels,)).module()
+    torch.testing.assert_close(program(pixels), painter(pixels))

@@ -45,6 +45,8 @@ def test_an_mlp_has_the_activation_of_its_name():
     assert isinstance(make_mlp("swiglu", 5, 11, 0.0), SwiGLU)
     with pytest.raises(ValueError, match="unknown mlp 'relu': choose 'gelu', 'gelu_tanh', 'quick_gelu' or 'swiglu'"):
         make_mlp("relu", 5, 11, 0.0)
+    with pytest.raises(ValueError, match="unknown activation 'swiglu': choose 'gelu', 'gelu_tanh' or 'quick_gelu'"):
+        Mlp(5, 11, activation="swiglu")
 
 
 def test_swiglu_is_that_of_timm_with_the_same_weights():

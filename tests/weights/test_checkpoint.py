@@ -180,7 +180,9 @@ def test_images_are_cropped_as_those_of_the_training_were_if_the_checkpoint_tell
 def test_a_mean_that_is_a_tensor_is_refused(checkpoint, path):
     checkpoint["hyper_parameters"] = CLASSIFIER | SIZES | {"mean": torch.zeros(3)}
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match=r"last\.ckpt is damaged: mean \(tensor.* does not fit"):
+    with pytest.raises(
+        ValueError, match=r"last\.ckpt is damaged: mean \(tensor.* must be one number for each of 3 channels"
+    ):
         vit.load(path)
 
 

@@ -116,8 +116,15 @@ class Subclass(vit.VisionTransformer):
 
 @pytest.mark.parametrize("other", [nn.Linear(2, 3), Subclass(**SIZES)])
 def test_other_modules_are_refused(other, path):
-    with pytest.raises(ValueError, match=f"vit.save takes a VisionTransformer, and this is a {type(other).__name__}"):
+    with pytest.raises(
+        ValueError, match=f"the model is a {type(other).__name__}, and only a vit.VisionTransformer is what its config"
+    ):
         vit.save(other, path)
+
+
+def test_a_subclass_is_not_loaded_either_and_the_error_does_not_speak_of_saving():
+    with pytest.raises(ValueError, match=r"^the model is a Subclass, .* describes: take vit\.load\(model\.state_dict"):
+        vit.load(Subclass(**SIZES))
 
 
 def test_blocks_that_share_their_weights_are_saved_one_by_one(model, path):
@@ -189,19 +196,27 @@ def test_a_description_of_another_model_is_refused(model, description, path, cha
         vit.load(path)
 
 
+WANTED = {
+    "mean": "one number for each of 3 channels",
+    "std": "one number above 0 for each of 3 channels",
+    "class_names": "a printable name for each of 2 classes",
+    "crop_ratio": r"from 0\.1 to 1",
+}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         *(("mean", value) for value in ("abc", None, [0.5, 0.5], [0.5, 0.5, float("nan")])),
         *(("std", value) for value in (3, [0.5, 0.5, 0])),
         *(("class_names", value) for value in (5, ["cat"], ["cat", 3], ["cat", "\x1b[2J"])),
-        *(("crop_ratio", value) for value in (0, 1e-9, 2, None, "x")),
+        *(("crop_ratio", value) for value in (0, 1e-9, 0.05, 2, None, "x")),
     ],
 )
 def test_data_that_does_not_fit_the_model_is_refused(model, path, name, value):
     model.pretrained_cfg = DATA | {name: value}
     vit.save(model, path)
-    with pytest.raises(ValueError, match=rf"model\.safetensors is damaged: {name} \(.* does not fit a model of 3 ch"):
+    with pytest.raises(ValueError, match=rf"model\.safetensors is damaged: {name} \(.*\) must be {WANTED[name]}$"):
         vit.load(path)
 
 

@@ -81,18 +81,20 @@ def test_a_class_token_becomes_mean_pooling_and_back():
     assert_close(back.pos_embed[:, 1:], source.pos_embed[:, 1:], rtol=0, atol=0)
 
 
+def distilled():
+    """A small distilled DeiT of timm, with drawn weights."""
+    sizes = {"embed_dim": 12, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 12, "num_classes": 5}
+    return randomised(timm.create_model("deit_tiny_distilled_patch16_224", **sizes))
+
+
+def test_a_distilled_head_for_other_classes_is_new_and_not_folded():
+    report = vit.load(distilled(), pool="cls", num_classes=7).load_report
+    assert "head.weight" in report.fresh
+    assert report.folded == []
+
+
 def test_the_class_half_of_a_distilled_model_is_that_of_its_own_head():
-    source = randomised(
-        timm.create_model(
-            "deit_tiny_distilled_patch16_224",
-            embed_dim=12,
-            depth=2,
-            num_heads=3,
-            patch_size=4,
-            img_size=12,
-            num_classes=5,
-        )
-    )
+    source = distilled()
     model, images = vit.load(source, pool="cls"), images_of()
     expected = source.head(source.forward_features(images)[:, 0])
     mean_bias = (source.head.bias + source.head_dist.bias) / 2

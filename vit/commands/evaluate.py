@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from vit.commands.models import add_checkpoint, find_model, tell_assumed
+from vit.commands.models import add_checkpoint, find_model, is_training_checkpoint, tell_assumed
 from vit.commands.parser import Parser, add_max_pixels, add_skip_damaged, run
 from vit.features import CLASSIFIERS, extract
 from vit.support.checks import check_positive_int
 from vit.support.printable import printable
 from vit.support.progress import progress
-from vit.weights import load, read_checkpoint
+from vit.weights import load
+from vit.weights.checkpoint import describe_checkpoint
 
 if TYPE_CHECKING:
     from vit.data.folder import ImageFolder
@@ -56,7 +57,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = load(options.checkpoint)
     tell_assumed(model)
     path = Path(options.checkpoint)
-    noted = read_checkpoint(path) if path.suffix == ".ckpt" else {}
+    noted = describe_checkpoint(path) if is_training_checkpoint(path) else {}
     crop, embed, typed = model.pretrained_cfg["crop_ratio"], model.patch_embed, options.max_pixels
     data = ImageFolder(
         options.root,

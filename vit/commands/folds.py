@@ -28,6 +28,7 @@ from vit.runs.several import Member, claim_experiment, find_runs, finished_run, 
 from vit.runs.summary import write_summary
 from vit.runs.tested_images import TEST_IMAGES
 from vit.support.checks import check_natural, check_positive_int
+from vit.support.files import plain_message
 
 FOLDS = 5
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has one of them
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _run(options, words, shlex.join(["vit-attention", "folds", *typed]))
     except (ValueError, OSError) as error:
-        parser.error(" ".join(str(error).split()))
+        parser.error(" ".join(plain_message(error).split()))
     except KeyboardInterrupt:
         _end(128 + signal.SIGINT, f"stopped{BEFORE_ALL}")
 

@@ -20,6 +20,7 @@ from vit.commands.training_cli import ViTCLI, fastest_precision
 from vit.runs.plan import plan_training
 from vit.runs.report import duration
 from vit.support.checks import check_positive, check_positive_int, check_positive_share
+from vit.support.files import plain_message
 from vit.support.interrupts import stoppable
 from vit.training.batch_advice import FILLED
 from vit.training.objective import Objective
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with stoppable():
             print("\n".join(planned(options, words)["lines"]))
     except (ValueError, OSError) as error:
-        parser.error(" ".join(str(error).split()))
+        parser.error(" ".join(plain_message(error).split()))
 
 
 def make_parser() -> Parser:

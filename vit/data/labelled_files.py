@@ -21,6 +21,7 @@ from vit.data.shard_files import Members
 from vit.data.survey import Survey, survey
 from vit.support.checks import (
     check_choice,
+    check_crop_ratio,
     check_positive_int,
     check_positive_share,
     check_probability,
@@ -80,7 +81,7 @@ class LabelledFiles(ImageDataModule, ABC):
         if image_size is not None:
             check_size("image_size", image_size)
         self.crop_ratio = 1.0 if crop_ratio is None else crop_ratio
-        check_positive_share("crop_ratio", self.crop_ratio, "1 keeps whole images")
+        check_crop_ratio(self.crop_ratio)
         check_share("test_fraction", test_fraction, "0.2 holds out one image in five")
         check_choice("duplicates", duplicates, get_args(Duplicates))
         check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")

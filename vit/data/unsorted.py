@@ -12,7 +12,7 @@ from vit.data.image_files import ImageFiles, Item, collate_readable, decode, sto
 from vit.data.inventory import inventory_of_folder
 from vit.data.module import ImageDataModule
 from vit.data.search import Found, search
-from vit.support.checks import check_positive_int, check_positive_share
+from vit.support.checks import check_crop_ratio, check_positive_int
 from vit.support.first_process import print_once
 
 
@@ -43,7 +43,7 @@ class UnsortedImages(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive_share("crop_ratio", crop_ratio, "1 keeps whole images")
+        check_crop_ratio(crop_ratio)
         check_positive_int("max_pixels", max_pixels, f"{MAX_PIXELS} is the limit of Pillow")
         if not root:  # Path("") is the current folder, and a variable of a shell may be empty
             raise ValueError(f"root ({root!r}) is empty: name a folder of images by --data.root; the current one is .")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vit.explain.classes import class_names_of, thresholds_of
 from vit.explain.familiarity import Caution, caution_about
+from vit.explain.largest_value import stands_out
 from vit.explain.maps.methods import CLASS_AGNOSTIC, METHODS, check_method, signed_map
 from vit.explain.maps.subject import Subject
 from vit.explain.panels import Bar, Panel
@@ -20,7 +21,6 @@ from vit.support.printable import printable
 
 OF_ATTENTION = "attention"  # the method that shows one layer and head
 SMALL_PART = 0.45  # share of the longer side; a smaller part that the model saw is also drawn enlarged
-FLAT = 1.05  # times the mean; a map whose largest value is below is flat
 ENLARGED, GAP = 0.6, 0.03  # of the longer side: the enlarged part, and the space before it
 RELATIVE = Bar("share of the largest patch", ("0", "0.5", "1"))
 CLASS_AGNOSTIC_NOTE = " (the same for every class)"
@@ -164,16 +164,8 @@ class Explained:
         whole = (0.0, 0.0, float(part.shape[2]), float(part.shape[1]))
         return _beside(picture, overlay_photograph(part, values, whole, self.cells))
 
-    def stands_out(self, choice: MethodChoice) -> str:
-        """Say how far the largest value of a map stands out, which colours alone do not show."""
-        positive = self.maps[choice].clamp(min=0).float()
-        if not positive.max():
-            return "no patch speaks for the class" if self.maps[choice].min() < 0 else "all zero"
-        times = float(positive.max() / positive.mean())
-        return "nearly the same value in all patches" if times < FLAT else f"{times:.2g} times the mean"
-
     def _stands_out_in_words(self, choice: MethodChoice) -> str:
-        said = self.stands_out(choice)
+        said = stands_out(self.maps[choice])
         return f"The largest patch has {said}." if said.endswith("mean") else f"{said[0].upper()}{said[1:]}."
 
     @property

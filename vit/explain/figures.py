@@ -18,6 +18,7 @@ from vit.explain.evaluation.printed_table import Interval
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.heatmap import overlay
 from vit.explain.image_grid import Sheet
+from vit.explain.largest_value import label_largest
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
 from vit.support.class_names import name_classes
@@ -102,14 +103,8 @@ def _draw_sheet(
         for index, picture in enumerate(overlay(images, values, cells=cells, smooth=smooth)):
             row, group = divmod(index, across)
             sheet.show(picture, row, group * width + column, grid, None if smooth else cells)
-            sheet.write_below(row, group * width + column, _largest(values[index]))
+            sheet.write_below(row, group * width + column, label_largest(values[index]))
     sheet.save(path)
-
-
-def _largest(values: Tensor) -> str:
-    """Say how far the largest value of a map stands out, which colours alone do not show."""
-    mean = values.float().mean().item()
-    return f"largest: {values.max().item() / mean:.2g} times the mean" if mean > 0 else "all zero"
 
 
 def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, path: str | Path) -> None:

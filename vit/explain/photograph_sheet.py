@@ -9,6 +9,7 @@ from vit.data.formats import MAX_PIXELS
 from vit.explain.default_method import DEFAULT_METHOD
 from vit.explain.explained import RELATIVE, Explained, MethodChoice, choose_methods, explain_photograph, maps_of
 from vit.explain.inputs import Given, as_images, as_list
+from vit.explain.largest_value import label_largest
 from vit.explain.maps.methods import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.panels import SHEET_LOOK, Panel, Picture, draw_panels
@@ -117,10 +118,6 @@ def _split(items: list, count: int) -> list[list]:
     return [items[start : start + count] for start in range(0, len(items), count)]
 
 
-def _largest(said: str) -> str:
-    return f"largest: {said}" if said.endswith("mean") else said
-
-
 def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[Panel]:
     """Return the panels of one photograph: itself, and its maps."""
     photograph = explained[0].photograph
@@ -134,7 +131,7 @@ def _block(explained: Sequence[Explained], size: int, max_pixels: int) -> list[P
         if choice in one.maps:
             named = [one.model_name] if len(explained) > 1 else []
             subtitle = ", ".join([*named, *_about(choice.method)]) or " "
-            panels.append(Panel(one.drawn(choice, grey), choice.title, subtitle, _largest(one.stands_out(choice))))
+            panels.append(Panel(one.drawn(choice, grey), choice.title, subtitle, label_largest(one.maps[choice])))
     return panels
 
 

@@ -36,7 +36,7 @@ class Mlp(nn.Module):
     def __init__(self, embed_dim: int, hidden_dim: int, dropout: float = 0.0, activation: str = "gelu") -> None:
         super().__init__()
         check_positive_int("hidden_dim", hidden_dim, "it is embed_dim times mlp_ratio, whose usual value is 4")
-        check_choice("mlp", activation, MLPS)
+        check_choice("activation", activation, tuple(ACTIVATIONS))
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
         self.act = ACTIVATIONS[activation]()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
@@ -69,6 +69,7 @@ def make_mlp(name: str, embed_dim: int, hidden_dim: int, dropout: float) -> nn.M
     Raises:
         ValueError: If the name is unknown.
     """
+    check_choice("mlp", name, MLPS)
     if name == "swiglu":
         return SwiGLU(embed_dim, hidden_dim, dropout)
     return Mlp(embed_dim, hidden_dim, dropout, name)

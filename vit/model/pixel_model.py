@@ -94,8 +94,8 @@ class PixelModel(nn.Module, ABC):
             raise ValueError(
                 f"pixels are {pixels.dtype}: give the numbers of their colours, whole numbers below {count}"
             )
-        # Only on the CPU: a GPU would have to wait for the answer.
-        if pixels.device.type == "cpu":
+        # Only on the CPU in eager mode: a GPU would have to wait, and an exported program cannot branch on values.
+        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             outside = first_outside(pixels, count)
             if outside is not None:
                 raise ValueError(f"pixel {outside} is none of the {count} colours (0 to {count - 1})")

@@ -156,7 +156,7 @@ def _as_numbers(index: Tensor | None) -> list[Tensor | None]:
 def plan_training(
     module: Objective, precision: str, *, devices: int = 1, strategy: str = "auto", on_gpu: bool = True
 ) -> Plan:
-    """Return what a training takes on each device.
+    """Return what a training takes on each device. The module is changed, and cannot be trained afterwards.
 
     Weights, gradients, averages and activations are those of a step of the module's own loss and optimiser. DDP keeps
     the gradients a second time, in buckets that it exchanges. FSDP2 keeps a part of weights, gradients and averages on
@@ -196,7 +196,8 @@ def plan_training(
             inference_flop = _flop(module.eval())
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ValueError(
-                f"{type(module).__name__} reads values in its training step ({error}), and a plan has none: no plan"
+                f"{type(module).__name__} reads values in its training step, which a plan does not know ({error}): "
+                "measure a short run of fit instead"
             ) from None
     parameters = [*module.parameters()]
     weights = _nbytes([*parameters, *module.buffers()])

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+SMALLEST_CROP = 0.1  # a smaller share from a stranger's file would scale images beyond the memory
+
 
 def check_positive_int(name: str, value: Any, remedy: str = "") -> None:
     """Check that a value is a whole number of at least 1.
@@ -67,6 +69,21 @@ def check_positive_share(name: str, value: Any, remedy: str = "") -> None:
         ValueError: If it is not.
     """
     _check(_is_finite(value) and 0 < value <= 1, name, value, "in (0, 1]", remedy)
+
+
+def check_crop_ratio(value: Any) -> None:
+    """Check the share of each side that a centre crop keeps: images are scaled to at most ten times the model's input.
+
+    Raises:
+        ValueError: If it is below 0.1 or above 1.
+    """
+    is_right = is_crop_ratio(value)
+    _check(is_right, "crop_ratio", value, f"from {SMALLEST_CROP} to 1", "1 keeps whole images")
+
+
+def is_crop_ratio(value: Any) -> bool:
+    """Return whether a value is a share of each side that a centre crop may keep."""
+    return _is_finite(value) and SMALLEST_CROP <= value <= 1
 
 
 def check_probability(name: str, value: Any, remedy: str = "") -> None:

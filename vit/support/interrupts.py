@@ -126,6 +126,8 @@ def _write_out() -> None:
 
 def _is_broken(stream: Any) -> bool:
     """Whether the other end of a stream is gone, and not that of some other pipe."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
     watched = select.poll()
     watched.register(stream, select.POLLOUT)
     return any(event & select.POLLERR for _, event in watched.poll(0))

@@ -15,7 +15,7 @@ from vit.support.checks import check_choice
 from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
 from vit.weights.architecture import DEFAULTS
-from vit.weights.surgery import canonicalize
+from vit.weights.surgery import differing_arguments
 
 # Arguments in which a model may differ from the checkpoint that it takes: they act in training alone, or on images of
 # another size, or change the names or shapes of tensors, which are compared.
@@ -129,12 +129,11 @@ def check_same_arguments(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     Raises:
         ValueError: If an argument differs that is not in ``MAY_CHANGE``.
     """
-    one, other = canonicalize(DEFAULTS | theirs), canonicalize(ours)
-    if differing := [name for name in other if name not in MAY_CHANGE and one[name] != other[name]]:
-        there, here = (", ".join(f"{name} {found[name]!r}" for name in differing) for found in (one, other))
+    if differing := differing_arguments(DEFAULTS | dict(theirs), dict(ours), MAY_CHANGE):
+        there, here = differing
         raise ValueError(
             f"the checkpoint was trained with {there}, and this model has {here}: leave out the --model options, or "
-            "take its own"
+            "give those of the checkpoint"
         )
 
 
@@ -142,9 +141,12 @@ def remedy_of_misfit(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """Return the remedy for weights that do not fit, from their hyper-parameters and those of this model.
 
     >>> remedy_of_misfit({"image_size": 32}, {"image_size": (8, 12)})
-    'its images have (32, 32) pixels and these (8, 12): leave out --data.image_size, or take such'
+    'its images have (32, 32) pixels and these (8, 12): leave out --data.image_size, or give images of (32, 32)'
     """
     sizes = [to_pair(found["image_size"]) for found in (theirs, ours) if "image_size" in found]
     if len(set(sizes)) == 2:
-        return f"its images have {sizes[0]} pixels and these {sizes[1]}: leave out --data.image_size, or take such"
-    return "leave out the --model options, or take its own"
+        there, here = sizes
+        return (
+            f"its images have {there} pixels and these {here}: leave out --data.image_size, or give images of {there}"
+        )
+    return "leave out the --model options, or give those of the checkpoint"

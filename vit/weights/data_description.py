@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any
 
 from vit.model.vision_transformer import VisionTransformer
+from vit.support.checks import SMALLEST_CROP, is_crop_ratio
 from vit.support.printable import printable
 from vit.weights.load_report import LoadedWeights
 
@@ -27,18 +28,19 @@ def describe_data(model: VisionTransformer, weights: LoadedWeights) -> dict[str,
     data |= {name: value for name, value in given.items() if name in {*data, "thresholds", "stretch"}}
     names, crop, thresholds = (data.get(name) for name in ("class_names", "crop_ratio", "thresholds"))
     right = {
-        "mean": _are_numbers(data["mean"], channels),
-        "std": _are_numbers(data["std"], channels) and min(data["std"]) > 0,
-        "class_names": names is None or _are_names(names, classes),
-        "crop_ratio": _are_numbers([crop], 1) and 0.1 <= crop <= 1,
-        "thresholds": thresholds is None or _are_numbers(thresholds, classes),
-        "stretch": isinstance(data.get("stretch", False), bool),
+        "mean": (_are_numbers(data["mean"], channels), f"one number for each of {channels} channels"),
+        "std": (
+            _are_numbers(data["std"], channels) and min(data["std"]) > 0,
+            f"one number above 0 for each of {channels} channels",
+        ),
+        "class_names": (names is None or _are_names(names, classes), f"a printable name for each of {classes} classes"),
+        "crop_ratio": (is_crop_ratio(crop), f"from {SMALLEST_CROP} to 1"),
+        "thresholds": (thresholds is None or _are_numbers(thresholds, classes), f"one for each of {classes} classes"),
+        "stretch": (isinstance(data.get("stretch", False), bool), "True or False"),
     }
-    for name in (name for name, is_right in right.items() if not is_right):
-        raise ValueError(
-            f"{weights.report.origin} is damaged: {name} ({repr(data[name])[:80]}) does not fit a model of {channels} "
-            f"channels and {classes} classes"
-        )
+    for name, (is_right, wanted) in right.items():
+        if not is_right:
+            raise ValueError(f"{weights.report.origin} is damaged: {name} ({repr(data[name])[:80]}) must be {wanted}")
     in_channels = model.patch_embed.in_channels
     if in_channels != channels:
         data |= {name: [sum(data[name]) / channels] * in_channels for name in ("mean", "std")}

@@ -104,17 +104,22 @@ def read_own_model(model: VisionTransformer) -> LoadedWeights:
 def check_unchanged(model: VisionTransformer) -> None:
     """Check that the modules of a model are those that its ``config`` builds: ``vit.load`` builds them again."""
     if type(model) is not VisionTransformer:
-        remedy = (
-            "save vit.load(model.state_dict())" if isinstance(model, VisionTransformer) else "convert it by vit.load"
+        is_subclass = isinstance(model, VisionTransformer)
+        remedy = "take vit.load(model.state_dict())" if is_subclass else "convert it by vit.load"
+        raise ValueError(
+            f"the model is a {type(model).__name__}, and only a vit.VisionTransformer is what its config describes: "
+            f"{remedy}"
         )
-        raise ValueError(f"vit.save takes a VisionTransformer, and this is a {type(model).__name__}: {remedy}")
     rebuilt = outline(model.config, "model.config")
     modules, expected = _list_modules(model, rebuilt), _list_modules(rebuilt, rebuilt)
     names = sorted(modules.keys() | expected.keys())
     changed = next((name for name in names if modules.get(name) != expected.get(name)), None)
     if changed is not None:
-        raise ValueError(f"{changed} is not as model.config describes it: vit.save takes a model with its own modules")
-    check_same_tensors(rebuilt, model.state_dict(), "the model", "vit.save takes a model with its own weights")
+        raise ValueError(
+            f"{changed} is not as model.config describes it, by which a saved model is built again: take a model whose "
+            "modules are its own"
+        )
+    check_same_tensors(rebuilt, model.state_dict(), "the model", "take a model whose weights are those of its config")
 
 
 def _list_modules(model: nn.Module, rebuilt: nn.Module) -> dict[str, str]:

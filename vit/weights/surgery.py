@@ -48,15 +48,8 @@ def fit_to_model(
         ValueError: If the models differ in an argument that is not in ``MAY_DIFFER``, or in the grid to which positions
             "rope_eva" are relative.
     """
-    theirs, ours = canonicalize(source), canonicalize(model.config)
-    differing = [name for name in ours if name not in MAY_DIFFER and theirs[name] != ours[name]]
-    if differing:
-        told = {name for name in differing if source[name] != model.config[name]}  # else options of a mechanism differ
-        pairs = ((source, theirs), (model.config, ours))
-        there, here = (
-            ", ".join(f"{name} {(given if name in told else all_options)[name]!r}" for name in differing)
-            for given, all_options in pairs
-        )
+    if differing := differing_arguments(source, model.config, MAY_DIFFER):
+        there, here = differing
         raise ValueError(f"{report.origin} holds a model with {there}, and this one has {here}: make them equal")
     grids = _grid_of(source), model.patch_embed.grid_size
     if source["pos_embed"] == model.config["pos_embed"] == "rope_eva" and grids[0] != grids[1]:
@@ -80,10 +73,30 @@ def fit_to_model(
         elif name in state and name not in own:
             del state[name]
             report.dropped.append(name)
+    report.folded = [name for name in report.folded if name not in report.fresh]
     changed = {*report.resized, *report.folded, *report.dropped, *report.fresh}
     report.renamed = [name for name in report.renamed if name not in changed]
     report.matched = [name for name in report.matched if name not in changed and name not in report.renamed]
     return state
+
+
+def differing_arguments(theirs: Arguments, ours: Arguments, may_differ: frozenset[str]) -> tuple[str, str] | None:
+    """Return the arguments that make two models compute something else, as text for each model; None if all agree.
+
+    >>> from vit.weights.architecture import DEFAULTS
+    >>> differing_arguments(DEFAULTS | {"num_kv_heads": 4, "dropout": 0.1}, DEFAULTS, frozenset({"dropout"}))
+    ('num_kv_heads 4', 'num_kv_heads None')
+    """
+    one, other = canonicalize(theirs), canonicalize(ours)
+    differing = [name for name in other if name not in may_differ and one[name] != other[name]]
+    if not differing:
+        return None
+    told = {name for name in differing if theirs[name] != ours[name]}  # else options of a mechanism differ
+    there, here = (
+        ", ".join(f"{name} {(given if name in told else all_options)[name]!r}" for name in differing)
+        for given, all_options in ((theirs, one), (ours, other))
+    )
+    return there, here
 
 
 def canonicalize(arguments: Arguments) -> Arguments:
@@ -196,10 +209,10 @@ def _fit_head(
     if of_class_half:
         # The class token's half of the head; the bias is the mean of both heads.
         given["head.weight"] = 2 * given["head.weight"].chunk(2, dim=1)[0]
-        report.folded.append("head.weight")
     fits = given.keys() == own.keys() and all(given[name].shape == own[name].shape for name in own)
     if fits and same_classes:
         state.update(given)
+        report.folded += ["head.weight"] if of_class_half else []
         if source["pool"] != model.pool and own and not of_class_half:
             report.assumed.append(
                 f"a head trained on pool {source['pool']}: here its logits are wrong until it is trained"

@@ -12,6 +12,7 @@ from torch import nn
 
 from vit.model.layers import ACTIVATIONS
 from vit.model.presets import PRESETS
+from vit.support.checks import is_crop_ratio
 from vit.support.extras import import_extra
 from vit.weights.architecture import DEFAULTS
 from vit.weights.config_files import names_by_number
@@ -64,7 +65,7 @@ def read_timm_data(config: dict[str, Any]) -> dict[str, Any]:
         data["class_names"] = names_by_number(names, "label_names") if isinstance(names, Mapping) else list(names)
     data |= {"stretch": True} if config.get("crop_mode") == "squash" else {}
     data |= {"interpolation": config["interpolation"]} if config.get("interpolation") else {}
-    return data | ({"crop_ratio": crop} if isinstance(crop, int | float) and 0.1 <= crop <= 1 else {})
+    return data | ({"crop_ratio": crop} if is_crop_ratio(crop) else {})
 
 
 def _check_blocks(module: nn.Module) -> None:

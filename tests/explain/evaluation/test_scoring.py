@@ -8,6 +8,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 from vit import VisionTransformer
+from vit.explain.evaluation import scoring
 from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.scoring import Scores, localise, score
 from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
@@ -84,6 +85,15 @@ def test_one_image_is_no_proof(model, images):
 def test_no_images_are_an_error(model):
     with pytest.raises(ValueError, match="at least one batch"):
         score(model, [], ["rollout"])
+
+
+def test_batches_of_which_only_some_can_lose_tokens_are_refused(model, images, monkeypatch):
+    answers = iter([True, False])
+    monkeypatch.setattr(scoring, "can_drop", lambda subject: next(answers))
+    with pytest.raises(
+        ValueError, match="first batch are removed by token_drop, and those of a later one by mean_fill"
+    ):
+        score(model, images[:4].split(2), ["rollout"])
 
 
 def test_maps_are_compared_with_a_known_place(model, images):

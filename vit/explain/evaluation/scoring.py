@@ -140,11 +140,18 @@ def score(
     parts: dict[str, dict[str, list[Tensor]]] = {}
     seconds, megabytes = dict.fromkeys(methods, 0.0), {}
     earlier: dict[str, list[Tensor]] = {}  # maps of each method in the batches before
+    removals: tuple[Removal, ...] = ()
     count = 0
     for batch in loader:
         images = batch if isinstance(batch, Tensor) else batch[0]
         subject = Subject(model, images, grid=grid, num_prefix_tokens=num_prefix_tokens)
-        removals = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")
+        of_batch = (*(["token_drop"] if can_drop(subject) else []), "mean_fill")
+        removals = removals or of_batch
+        if of_batch != removals:
+            raise ValueError(
+                f"tokens of the first batch are removed by {removals[0]}, and those of a later one by {of_batch[0]}: "
+                "give images of one size"
+            )
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]
         _fill_caches(subject)  # so that no method is timed with what others share
