@@ -14,9 +14,9 @@ FAMILIES = {
     "all keys, exact": (BLUE, ["softmax", "chunked"]),
     "few keys": (ORANGE, ["window", "neighborhood", "sparse", "topk"]),
     "a summary of the keys": (GREEN, ["linear", "performer", "lowrank", "linformer"]),
-    "other weights": (PINK, ["simplified", "talking", "differential", "gated"]),
-    "other scores": (VIOLET, ["additive", "general", "routed"]),
-    "no keys": (BROWN, ["convolution", "recurrent"]),
+    "softmax, changed": (PINK, ["simplified", "talking", "differential", "gated"]),
+    "other scores, or routed": (VIOLET, ["additive", "general", "routed"]),
+    "no queries and keys": (BROWN, ["convolution", "recurrent"]),
     "controls": (GREY, ["positional", "uniform"]),
 }
 EMPHASISED = ("softmax", "chunked", "window", "linformer", "linear", "topk")  # the others are thin, without a name

@@ -241,8 +241,8 @@ def overview() -> str:
             said = f"{row['sentence']} ({row['source']})"
             table.append(dict(zip(COLUMNS, (said, row["answer"], found_in, what), strict=True)))
         found.update(row["answer"] for row in rows)
-    counted = f"{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} cannot be told"
-    warning = "The intervals are not corrected for their number: about one in twenty misses the true value."
+    counted = f'{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} stay open ("cannot tell")'
+    warning = "The intervals are not corrected for their number: expect about one in twenty to miss the true value."
     return f"Of {found.total()} claims, {counted}. {warning}\n\n{markdown_table(table)}"
 
 

@@ -27,7 +27,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     axes.plot(counts, accuracies, "o-", color=BLUE, label="trained with this number of heads")
     counted = [cell for cell in trained if _heads(cell)]
     places, heights = [_heads(cell) for cell in counted], [100 * cell["accuracy"] for cell in counted]
-    axes.scatter(places, heights, color=BLUE, marker="_", s=80, label="each seed of them")
+    axes.scatter(places, heights, color=BLUE, marker="_", s=80, label="its seeds")
     pruned = [cell for cell in trained if "pruned" in cell]
     if pruned:
         left = sorted(map(int, pruned[0]["pruned"]))

@@ -36,12 +36,12 @@ TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 # What the tables show of accuracy.json, by a pattern of the recipe's name; all else is in RESULTS.md only.
 TRAININGS = {
     "digits.*": "handwritten digits, half a minute",
-    "cifar10_quick": "CIFAR-10 (JPEG copy), ten minutes",
-    "timm ViT 96x6, torchvision loader.*": "the same ten minutes, timm's defaults",
-    "timm ViT 96x6, strongest.*": "the same ten minutes, timm's strongest recipe",
-    "cifar10": "CIFAR-10 (JPEG copy), one hour",
-    "cifar10_overlap": "CIFAR-10, one hour, ending with overlapping patches",
-    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, the same, wider",
+    "cifar10_quick": "CIFAR-10, ten minutes",
+    "timm ViT 96x6, torchvision loader.*": "timm's model and defaults, ten minutes",
+    "timm ViT 96x6, strongest.*": "timm's model, our strongest recipe for it, ten minutes",
+    "cifar10": "CIFAR-10, one hour",
+    "cifar10_overlap": "CIFAR-10, one hour, overlapping patches at the end",
+    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, the same end",
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 ONLY_IN_RESULTS = TRAININGS["cifar10"]  # not in README: the hour with overlapping patches is better
@@ -199,11 +199,22 @@ def scored(cells: Cells) -> str:
 
 
 def baselines() -> list[str]:
-    """Return the test accuracy of timm's ViT in ten minutes, by each recipe that is up to date."""
+    """Return the test accuracy of timm's ViT in ten minutes, by each recipe that is up to date, beside ours."""
     return [
-        f"{percent(cells, 'test_accuracy')} by {name} ([{lead_over(cells)} points](docs/results.md#accuracy))"
+        f"{percent(cells, 'test_accuracy')} by {name}: {verdict(lead_over(cells))} "
+        f"([ours less theirs](docs/results.md#accuracy): {lead_over(cells)} points)"
         for name, cells in current_baselines().items()
     ]
+
+
+def verdict(lead: str) -> str:
+    """Return what the interval of a lead says.
+
+    >>> verdict("+0.6 (-0.6 to +1.8)"), verdict("+18.0 (+15.7 to +20.3)"), verdict("-2.0 (-3.0 to -1.0)")
+    ('no clear difference', 'ours is better', 'ours is worse')
+    """
+    low, high = re.findall(r"[+-]", lead.partition("(")[2])
+    return {("+", "+"): "ours is better", ("-", "-"): "ours is worse"}.get((low, high), "no clear difference")
 
 
 def lead_over(cells: Cells) -> str:
@@ -235,11 +246,11 @@ def highlights() -> str:
         "the best of timm, torchvision, vit-pytorch and transformers, eager or compiled (two cores, fp32, batches of "
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
-        "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall "
-        f"sooner than without the others. The mean difference is {drop['relevance']:.2f} for `relevance`, which "
-        f"commands draw, {drop[control]:.2f} for the best control and {drop['rollout']:.2f} for `rollout` "
-        f"(packaged model, {maps_of_packaged['images']} images{out_of_date([maps_of_packaged])}). [How this is "
-        "measured](docs/trust.md), [which map to take](docs/explain.md#which-map-to-take).",
+        "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
+        f"without the others, stay. The two differ by {100 * drop['relevance']:.0f} points for "
+        f"`relevance`, which commands draw, by {100 * drop[control]:.0f} for the best control and by "
+        f"{100 * drop['rollout']:.0f} for `rollout` (packaged model, {maps_of_packaged['images']} images"
+        f"{out_of_date([maps_of_packaged])}). [How this is measured](docs/trust.md), [which map to take](docs/explain.md#which-map-to-take).",
     )
     return "\n".join(f"- {line}" for line in lines)
 
@@ -251,9 +262,9 @@ def in_plain_pytorch() -> str:
     older = out_of_date(cell for group in groups.values() for cell in group.values())
     ratios = [*inference, *plain_inference(SERVED_BATCH)]
     return (
-        f"Without it, training has [{span(training, '.2f')} times](docs/results.md#speed-beside-other-libraries) the "
-        f"speed of the best library{older}, inference [{span(ratios, '.2f')}](docs/results.md#fast-inference), single "
-        f"images {span(plain_inference(1), '.2f')}."
+        f"Without it: [{span(training, '.2f')} times the best](docs/results.md#speed-beside-other-libraries) in "
+        f"training{older}, [{span(ratios, '.2f')}](docs/results.md#fast-inference) in inference, "
+        f"{span(plain_inference(1), '.2f')} for single images."
     )
 
 
@@ -300,8 +311,8 @@ def computation() -> str:
 
 def against_timm() -> str:
     """Return how much more accurate the ten-minute recipe is than timm's ViT in as many minutes, as a sentence."""
-    differences = [f"{lead_over(cells)} points for {name}" for name, cells in current_baselines().items()]
-    text = f"The ten-minute recipe less timm's ViT: {', '.join(differences)} (95 % intervals of Welch's t)."
+    differences = [f"by {name} {lead_over(cells)} points" for name, cells in current_baselines().items()]
+    text = f"Our ten minutes less those of timm's model: {', '.join(differences)} (95 % interval, Welch's t)."
     return text if differences else ""
 
 

@@ -192,6 +192,12 @@ def test_its_code_fits_a_page_of_800_pixels(page):
     assert [line for line in code.splitlines() if len(line) > 96] == []
 
 
+@each_page
+def test_no_line_begins_with_a_percent_sign_which_the_site_takes_for_a_comment(page):
+    text = re.sub(r"```\w*\n.*?```", "", TEXT[page], flags=re.DOTALL)
+    assert re.findall(r"^%.*", text, re.MULTILINE) == []
+
+
 def test_the_readme_is_one_page_with_one_table():
     assert len(re.findall(r"^\|[-:| ]+\|$", TEXT[ROOT / "README.md"], re.MULTILINE)) == 1
     assert len(TEXT[ROOT / "README.md"].split()) <= 1000
@@ -257,9 +263,13 @@ def test_the_advice_on_maps_follows_from_every_training():
     of_packaged = flips_of_layers(packaged)
     low, high = (choose(of_packaged, key=of_packaged.get) for choose in (min, max))
     text = " ".join(TEXT[ROOT / "docs/trust.md"].split())
-    assert f"it changes {min(means):.0f} to {max(means):.0f} %, depending on the layer" in text
     ends = " to ".join(f"{100 * of_packaged[layer]:.0f} % (layer {layer})" for layer in (low, high))
-    assert f"uniform attention in one layer changes {ends} of {packaged['images']} predictions" in text
+    assert f"In one layer alone, it changes {ends}, and {min(means):.0f} to {max(means):.0f} % in the smaller" in text
+    of_all, (of_all_packaged,) = ([flips_of_all_layers(cell) for cell in each] for each in (trained, [packaged]))
+    assert (
+        f"in all layers at once, {100 * of_all_packaged:.0f} % of {packaged['images']} predictions of the packaged "
+        f"model change, and {100 * statistics.mean(of_all):.0f} % in" in text
+    )
 
 
 def flips_of_layers(cell):
@@ -267,6 +277,11 @@ def flips_of_layers(cell):
     return {
         row["layers"]: row["flips"] for row in cell["uniform"] if row["heads"] == "all" and row["layers"].isdecimal()
     }
+
+
+def flips_of_all_layers(cell):
+    """The share of predictions that uniform attention in all layers at once changes."""
+    return next(row["flips"] for row in reversed(cell["uniform"]) if row["heads"] == "all" and "0 to" in row["layers"])
 
 
 def test_the_sentences_on_the_recipe_follow_from_the_measurements():

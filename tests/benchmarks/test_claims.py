@@ -261,7 +261,7 @@ def test_the_overview_counts_the_answers_and_lists_the_claims_below_their_sectio
     cells = wired(**{"pre, depth 12, warm-up": 0.9, "pre, depth 12": 0.9})
     (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
     first, _, _, _, section, *rows = claims.overview().splitlines()
-    assert first.startswith("Of 3 claims, 2 hold here, 0 do not, and 1 cannot be told.")
+    assert first.startswith('Of 3 claims, 2 hold here, 0 do not, and 1 stay open ("cannot tell").')
     assert "**[Residual connections and norms](#residual-connections-and-norms)** (unchecked)" in section
     answered = claims_norms.rows(cells)
     assert [row.split(" | ")[1].strip() for row in rows] == [row["answer"] for row in answered]

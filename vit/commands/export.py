@@ -15,7 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``vit-attention export``; exit with status 2 at a user's mistake."""
     parser = Parser(
         prog="vit-attention export",
-        description="Write a model as a program for images of any number and size, and compare the two.",
+        description="Write a model as a program for any number of images (.xml: of the model's size; else of any "
+        "size), and compare the two.",
         epilog="Example: vit-attention export cifar10 cifar10.onnx",
         allow_abbrev=False,
     )

@@ -73,7 +73,7 @@ def fit_to_model(
         elif name in state and name not in own:
             del state[name]
             report.dropped.append(name)
-    report.folded = [name for name in report.folded if name not in report.fresh]
+    report.folded = [name for name in dict.fromkeys(report.folded) if name not in report.fresh]
     changed = {*report.resized, *report.folded, *report.dropped, *report.fresh}
     report.renamed = [name for name in report.renamed if name not in changed]
     report.matched = [name for name in report.matched if name not in changed and name not in report.renamed]
