@@ -50,12 +50,15 @@ def test_capture_refuses_a_batch_with_another_number_of_layers_than_one_of_its_i
 
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance", "gradient_rollout", "legrad", "value"])
 @pytest.mark.parametrize(
-    ("run", "images"),
-    [(leave_together, mark(EASY, EASY, EASY, HARD)), (leave_alone, mark(HARD, HARD, HARD, EASY))],
+    ("run", "images", "message"),
+    [
+        (leave_together, mark(EASY, EASY, EASY, HARD), "the images of a batch change each other"),
+        (leave_alone, mark(HARD, HARD, HARD, EASY), "passes some of these images another way than the first two"),
+    ],
     ids=["together", "alone"],
 )
-def test_maps_refuse_images_that_leave_elsewhere_than_the_first_two(run, images, method):
-    with pytest.raises(ValueError, match="passes some of these images another way than the first two"):
+def test_maps_refuse_images_that_leave_elsewhere_than_the_first_two(run, images, message, method):
+    with pytest.raises(ValueError, match=message):
         explain(invented(run=run), images, method)
 
 

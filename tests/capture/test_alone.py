@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, randomised
 from vit.capture import capture_attention, examine
 from vit.capture.alone import heads_first_calls, tolerance
-from vit.capture.steady import check_steady
+from vit.capture.steady import check_independent, check_steady
 from vit.explain import explain
 
 IMAGES = torch.randn(3, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -131,6 +131,21 @@ def test_attention_of_an_image_that_changes_with_the_others_is_refused(model):
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, 1e-4), (torch.float32, 1e-4), (torch.float16, 0.05)])
 def test_only_half_precision_has_the_wider_tolerance(dtype, expected):
     assert tolerance(torch.nn.Identity(), torch.ones(1, dtype=dtype), 1e-4) == expected
+
+
+def test_a_third_image_that_changes_the_others_is_found():
+    class Bytes(torch.nn.Module):
+        """Divides by 255 if an image of the batch looks like bytes."""
+
+        def forward(self, images):
+            return (images / 255 if images.max() > 1.5 else images).flatten(1)[:, :4]
+
+    images = torch.rand(4, 3, 4, 4)
+    check_independent(Bytes().eval(), images)
+    images[2, 0, 0, 0] = 1.6
+    check_steady(Bytes().eval(), images)
+    with pytest.raises(ValueError, match="the images of a batch change each other: give one image at a time"):
+        check_independent(Bytes().eval(), images)
 
 
 def test_a_copy_of_an_image_that_changes_an_earlier_logit_is_found_in_float32_too():

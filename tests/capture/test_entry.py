@@ -32,6 +32,22 @@ def with_branch(model, images):
     return model.read(model.through(model.embed(images), step))
 
 
+def test_a_branch_is_found_with_as_many_channels_as_tokens():
+    def run(model, images, joins=1.0):
+        features = joins * nn.functional.avg_pool2d(images, 3, 2, 1).flatten(2).mT @ model.more.weight[:3]
+
+        def step(number, layer, tokens):
+            return layer(tokens + features if number == 1 else tokens)
+
+        tokens = model.patches(images).flatten(2).mT
+        return model.head(model.norm(model.through(tokens, step)).mean(dim=1))
+
+    images = IMAGES[..., :8]  # 12 patches of 12 channels
+    with pytest.raises(ValueError, match=OTHERWISE):
+        explain(invented(run=run), images, "rollout")
+    explain(invented(run=lambda model, images: run(model, images, joins=0.0)), images, "rollout")
+
+
 def smoothed_at_first(layer, q, k, v):
     """Each patch has a little of the value of the one before."""
     values = torch.cat([v[:, :, :2], v[:, :, 2:] + 0.03 * v[:, :, 1:-1]], dim=2)

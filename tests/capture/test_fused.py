@@ -23,6 +23,22 @@ class Torchs(Layer):
         return self.call(self.attention, tokens)
 
 
+def mixed_again(attention, tokens):
+    mixed, weights = attention(tokens, tokens, tokens)
+    return mixed + weights @ tokens
+
+
+def gated_by_what_it_receives(attention, tokens):
+    mixed, weights = attention(tokens, tokens, tokens)
+    return mixed * (1 + weights.sum(dim=1)[..., None])
+
+
+@pytest.mark.parametrize("call", [mixed_again, gated_by_what_it_receives])
+def test_returned_weights_that_move_tokens_once_more_are_refused(call):
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(invented(Torchs(call), Layer()), IMAGES)
+
+
 def mask_of_each(tokens):
     """A mask for each image and head, (B * H, N, N)."""
     size = tokens.shape[1]

@@ -1,5 +1,7 @@
 """A maximum over tokens reads other tokens for each image; a maximum of anything else does not."""
 
+from functools import reduce
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,10 @@ OVER_TOKENS = {
     "a median": lambda tokens: tokens.median(dim=1).values,
     "of a map": lambda tokens: F.adaptive_max_pool2d(tokens[:, 1:].mT.unflatten(2, (3, 5)), 1).flatten(1),
     "scaled by": lambda tokens: tokens[:, 0] / tokens.abs().amax(dim=(1, 2))[:, None],
+    "gathered": lambda tokens: tokens.gather(1, tokens.argmax(dim=1, keepdim=True))[:, 0],
+    "the last of the greatest so far": lambda tokens: tokens.cummax(dim=1).values[:, -1],
+    "beside the minimum": lambda tokens: tokens.aminmax(dim=1).max,
+    "chosen two by two": lambda tokens: reduce(lambda x, y: torch.where(x > y, x, y), tokens.unbind(1)),
 }
 
 

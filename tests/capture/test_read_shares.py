@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, ours, randomised
+from tests.capture.test_invented_models import WIDTH, invented
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.explain import attention_rollout, explain
@@ -19,6 +20,20 @@ SQUARE = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0), d
 def rolled_and_read(model, images, shares):
     """The rollout of a model without prefix tokens, read by these shares (B, N): (B, N)."""
     return torch.einsum("bn,bnm->bm", shares, attention_rollout(capture_attention(model, images)))
+
+
+@pytest.mark.parametrize("classes", [7, 40])
+def test_the_shares_of_a_class_token_and_a_mean_are_those_of_the_whole_jacobian(classes):
+    def both(tokens):
+        return tokens[:, 0] + tokens[:, 1:].mean(dim=1) @ turn
+
+    turn = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model, last = invented(read=both, classes=classes), []
+    with model.norm.register_forward_hook(lambda _, __, output: last.append(output[:1])):
+        model(IMAGES)
+    jacobian = torch.autograd.functional.jacobian(lambda tokens: model.head(both(tokens)), last[0])
+    norms = jacobian[0, :, 0].square().sum(dim=(0, 2)).sqrt()
+    assert_close(examine(model, IMAGES).readout, norms / norms.sum(), **EXACT)
 
 
 def of_cct():

@@ -24,6 +24,7 @@ from vit.capture.patches import Layout, find_patches
 from vit.capture.places import check_places, no_patches_error
 from vit.capture.read_shares import Reading
 from vit.capture.remedy import CHOOSE_OTHERS
+from vit.capture.residual_places import hold_residual_stream
 from vit.capture.steady import check_logits_unchanged
 from vit.capture.trace import Parts, Trace, find_parts, trace_forward
 
@@ -311,6 +312,9 @@ def examine(
     cells = find_cells(model, image, calls[0], layout)
     _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)
     readout = _find_reading(model, pair, trace, calls, num_tokens, start)
+    parts = find_parts(trace, num_tokens)
+    if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
+        parts = Parts(entry=parts.entry, last=parts.last)
     return Anatomy(
         grid=layout.grid,
         num_prefix_tokens=layout.first,
@@ -319,7 +323,7 @@ def examine(
         num_calls=num_calls,
         depth=len(trace.attentions),
         pooled=bool(trace.pooling),
-        parts=find_parts(trace, num_tokens),
+        parts=parts,
         cells=cells,
         orders=readout.orders,
         reading=readout.reading,

@@ -27,13 +27,24 @@ class AttentionOutput:
     added_to: Tensor | None = None  # the tokens that the output is added to; None if something else comes before
 
 
-@torch.no_grad()
 def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
     """Return the weights, values and output projection of each of these attention calls on images (B, C, H, W).
 
     Raises:
         ValueError: If the mixed values do not enter a linear layer unchanged, for example because of an output gate.
     """
+    outputs = watched_outputs(model, images, calls)
+    if any(output.projection is None for output in outputs):
+        raise ValueError(
+            f"what the attention of {type(model).__name__} mixes does not enter a linear layer unchanged, so what each "
+            "token adds is not known; capture_attention reads the weights alone"
+        )
+    return outputs
+
+
+@torch.no_grad()
+def watched_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
+    """Return what is known of the output of each of these attention calls on images (B, C, H, W)."""
     found: dict[int, AttentionOutput] = {}
 
     def keep(call: int, attn: Tensor) -> Tensor:
@@ -45,13 +56,14 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
     intercepted = intercept(model, images, keep)
     with _WatchProjection() as watch, intercepted:
         model(images)
-    outputs = [found[call] for call in calls]
-    if any(output.projection is None for output in outputs):
-        raise ValueError(
-            f"what the attention of {type(model).__name__} mixes does not enter a linear layer unchanged, so what each "
-            "token adds is not known; capture_attention reads the weights alone"
-        )
-    return outputs
+    return [found[call] for call in calls]
+
+
+def are_same_tokens(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same tokens, (B, N, D) or (N, B, D) -> (B, N, D)."""
+    if one.ndim == 3 and one.shape != other.shape:
+        one = rearrange(one, "n b c -> b n c")
+    return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=1e-3, atol=1e-3)
 
 
 class _WatchProjection(TorchFunctionMode):

@@ -24,8 +24,8 @@ MOST_PLACES = 8  # results of functions before the first attention that may hold
 def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_tokens: int, start: int) -> bool:
     """Return whether two images (2, C, H, W) have equal logits if both get the entering tokens of the first.
 
-    The answer is also yes if no function returns tokens, or if as many channels as tokens leave open which is which. It
-    is no if tokens were mixed linearly before, as in a patch embedding, and none follow.
+    The answer is also yes if no function returns tokens. It is no if tokens were mixed linearly before, as in a patch
+    embedding, and none follow.
 
     Args:
         model: A ViT in eval mode.
@@ -41,7 +41,7 @@ def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_t
         exchange = _Exchange(calls[0], len(images), num_tokens, start, chosen)
         with intercept(model, images, exchange.reached), exchange:
             logits = result_of(model(images))
-        if exchange.is_unclear or are_equal(logits, usual):
+        if are_equal(logits, usual):
             return True
         if not exchange.is_done:
             return chosen == start == 0
@@ -60,14 +60,13 @@ class _Exchange(TorchFunctionMode):
 
     Attributes:
         is_done: Whether there was such a result.
-        is_unclear: Whether a result has as many channels as there are tokens, so that it may be attention.
     """
 
     def __init__(self, call: int, num_images: int, num_tokens: int, start: int, chosen: int) -> None:
         super().__init__()
         self.call, self.num_images, self.num_tokens = call, num_images, num_tokens
         self.passing, self.chosen, self.number = start, chosen, -1
-        self.is_over, self.is_done, self.is_unclear = False, False, False
+        self.is_over, self.is_done = False, False
 
     def reached(self, call: int, attn: Tensor) -> Tensor:
         """Stop at the first attention, and leave it as it is."""
@@ -83,7 +82,6 @@ class _Exchange(TorchFunctionMode):
         axis = None if self.is_over or self.passing >= 0 else self._axis_of_images(result)
         if axis is None:
             return result
-        self.is_unclear |= result.shape[-1] == self.num_tokens
         self.number += 1
         if self.number != self.chosen:
             return result

@@ -124,9 +124,10 @@ def multi_head(
         rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
     )
-    attn = mode.edited(_weights(q, k, attn_mask), v, q)
-    mixed = einsum(attn.to(v.dtype), v, "b h n m, b h m d -> b h n d")
+    attn = _weights(q, k, attn_mask)
+    mixed = einsum(mode.edited(attn, v, q).to(v.dtype), v, "b h n m, b h m d -> b h n d")
     output = F.linear(rearrange(mixed, "b h n d -> n b (h d)"), out_proj_weight, out_proj_bias)
     if not need_weights:
         return output, None
+    # Not the edited weights: what a model does with these moves tokens beside the attention that is seen.
     return output, attn.mean(dim=1) if average_attn_weights else attn

@@ -4,7 +4,7 @@ One half of the tokens is changed, then the other, as in ``vit.capture.mixing``.
 that depend on both halves from numbers that depend on one each. A maximum over channels or over classes does not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.followed import tensors
 from vit.capture.halves import is_mixed, is_unmixed, num_copies
 from vit.capture.last_tokens import by_image
 from vit.capture.mixing import change_halves
@@ -20,7 +21,8 @@ MAXIMA = (
     *(torch.max, Tensor.max, torch.amax, Tensor.amax, torch.maximum, Tensor.maximum, torch.fmax, Tensor.fmax),
     *(torch.topk, Tensor.topk, torch.sort, Tensor.sort, torch.median, Tensor.median, torch.kthvalue, Tensor.kthvalue),
     *(torch.quantile, Tensor.quantile, F.max_pool1d, F.max_pool2d, torch.max_pool1d, torch.max_pool2d),
-    *(F.adaptive_max_pool1d, F.adaptive_max_pool2d),
+    *(F.adaptive_max_pool1d, F.adaptive_max_pool2d, torch.cummax, Tensor.cummax, torch.aminmax, Tensor.aminmax),
+    *(torch.gather, Tensor.gather, torch.take_along_dim, Tensor.take_along_dim, torch.where, Tensor.where),
 )
 
 
@@ -58,9 +60,14 @@ class _WatchMaximum(TorchFunctionMode):
         """Call the function, and record whether it is a maximum over tokens."""
         result = func(*args, **(kwargs or {}))
         if self.is_after and func in MAXIMA:
-            taken = [x for x in (*args[:2], *(kwargs or {}).values()) if isinstance(x, Tensor) and x.ndim > 1]
-            before = [by_image(x, self.copies) for x in taken]
-            after = by_image(result if isinstance(result, Tensor) else result[0], self.copies)
-            if before and after is not None and all(x is not None for x in before):
-                self.seen |= is_unmixed(torch.cat([x.flatten(1) for x in before], dim=1)) and is_mixed(after)
+            before = [by_image(x, self.copies) for x in _numbers((*args, *(kwargs or {}).values())) if x.ndim > 1]
+            after = [by_image(x, self.copies) for x in _numbers([result])]
+            if before and after and all(x is not None for x in (*before, *after)):
+                is_by_token = is_unmixed(torch.cat([x.flatten(1) for x in before], dim=1))
+                self.seen |= is_by_token and any(map(is_mixed, after))
         return result
+
+
+def _numbers(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors of numbers, without those of indices."""
+    return [x for x in tensors(values) if x.is_floating_point()]

@@ -29,7 +29,8 @@ SQUASHING = (
     *(torch.clamp, Tensor.clamp, torch.clip, Tensor.clip, F.hardsigmoid, F.hardtanh, F.relu6),
 )
 SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)  # over classes (B, K); attention has more axes
-MOST_DIRECTIONS = 16  # of logits; more logits are replaced by this many random mixtures
+MOST_DIRECTIONS = 1024  # one for each logit; more logits, such as one for each pixel, are replaced by random mixtures
+MIXTURES = 256  # their number: the shares are then right to about one percent
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Reading:
     def shares(self, model: nn.Module, images: Tensor, contrast: Tensor | None = None) -> Tensor:
         """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
 
-        A share is the norm of the Jacobian of the logits with respect to the token. If all norms are 0, as with a head
+        A share is the norm of the Jacobian of the logits with respect to the token. Of more than 1,024 logits it is
+        estimated by random mixtures. If all norms are 0, as with a head
         of zeros, the first token has share 1. With a contrast (B, classes), it is that of the sum of the logits with
         these weights. If all are 0 then, all tokens have share 1.
 
@@ -184,7 +186,7 @@ def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str,
     elif count <= MOST_DIRECTIONS:
         directions = torch.eye(count)
     else:
-        directions = torch.randn(MOST_DIRECTIONS, count, generator=torch.Generator().manual_seed(0))
+        directions = torch.randn(MIXTURES, count, generator=torch.Generator().manual_seed(0))
     squares = torch.zeros((), device=flat.device)
     for direction in directions.to(flat):
         (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True, allow_unused=True)

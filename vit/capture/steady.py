@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import is_half, tolerance
+from vit.capture.alone import check_logits_alone, is_half, tolerance
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.logits import result_of
 from vit.capture.moved import moved_by_images, two_of
@@ -42,6 +42,21 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
             f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
             "the images of a batch change each other: give a model that treats each image by itself"
         )
+
+
+@torch.no_grad()
+def check_independent(model: nn.Module, images: Tensor) -> None:
+    """Raise a ValueError if the logits of an image depend on others of its batch.
+
+    Images are passed together, and as two halves in reverse order. ``check_steady`` sees two images alone.
+    """
+    if len(images) <= 2:
+        return
+    together = result_of(model(images))
+    if together.isfinite().all():  # else a map names the image
+        halves = images.split(-(-len(images) // 2))
+        apart = torch.cat([result_of(model(half.flip(0))).flip(0) for half in halves])
+        check_logits_alone(model, images, together, apart)
 
 
 @torch.no_grad()

@@ -62,7 +62,8 @@ class Parts:
     """The places in a ViT that its tokens pass through."""
 
     entry: Boundary | None = None  # where the tokens enter the first layer; None if no module takes or returns them
-    layer_names: list[str] = field(default_factory=list)  # such as "blocks.0"; empty if the layers share one module
+    # Such as "blocks.0"; empty if the layers share one module, or a module gets no residual stream but its norm.
+    layer_names: list[str] = field(default_factory=list)
     layers: list[Boundary] = field(default_factory=list)  # the input of each layer: the residual stream before it
     # The tokens that enter the attention of each layer: the output of its first norm, or the input of the layer if no
     # norm comes before its attention.
@@ -141,7 +142,8 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
 
 def find_parts(trace: Trace, num_tokens: int) -> Parts:
     """Find the parts of a model by the order of events. If its layers share one module, all parts are empty."""
-    events = [event for event in trace.tokens if len(event.shape) == 3 and event.shape[-2] == num_tokens]
+    num_images = trace.attentions[0].shape[0]  # a model that passes several views of an image has more rows of tokens
+    events = [event for event in trace.tokens if event.shape[:-1] == (num_images, num_tokens) and len(event.shape) == 3]
     layer_names = _layer_names(trace)
     inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
     if not layer_names or not all(inside):

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
 from tests.capture.test_invented_models import invented
+from vit.capture import examine
 from vit.explain import METHODS, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
@@ -258,6 +259,32 @@ def test_each_class_has_its_own_map_and_each_pair_of_classes(method, random_vit)
 def test_layers_and_heads_that_do_not_exist_are_refused(method, options, message, random_vit):
     with pytest.raises(ValueError, match=message):
         explain(random_vit(), IMAGES, method, **options)
+
+
+def test_modules_side_by_side_are_no_layers_that_legrad_could_read(random_vit):
+    class SideBySide(nn.Module):
+        """Norms, attentions and MLPs in a list each."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+            parts = ("norm1", "attn", "norm2", "mlp")
+            lists = [nn.ModuleList(getattr(block, part) for block in model.blocks) for part in parts]
+            self.norms1, self.attns, self.norms2, self.mlps = lists
+            model.blocks = nn.ModuleList()
+
+        def forward(self, images):
+            tokens = self.model.embed(images)
+            for norm1, attn, norm2, mlp in zip(self.norms1, self.attns, self.norms2, self.mlps, strict=True):
+                tokens = tokens + mlp(norm2(tokens))
+                tokens = tokens + attn(norm1(tokens))
+            return self.model.forward_head(self.model.norm(tokens))
+
+    model = SideBySide(random_vit(depth=2)).eval()
+    assert examine(model, IMAGES).parts.layers == []
+    with pytest.raises(ValueError, match="legrad needs a module for each layer that takes its tokens"):
+        explain(model, IMAGES, "legrad")
+    assert explain(model, IMAGES, "relevance").shape == (len(IMAGES), *examine(model, IMAGES).grid)
 
 
 def test_legrad_without_a_final_norm_is_refused(random_vit):

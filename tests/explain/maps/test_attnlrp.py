@@ -1,6 +1,7 @@
 """AttnLRP against relevance that is passed on layer by layer, by the rules of the paper."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -251,6 +252,55 @@ def test_a_function_without_a_rule_is_refused_by_its_name(after, named, random_v
     model = Around(random_vit(depth=1), lambda model, images: after(model(images))).eval()
     with pytest.raises(ValueError, match=f"attnlrp has no rule for {named}, which the model calls: choose 'relevance'"):
         signed_map("attnlrp", Subject(model, IMAGES, 1))
+
+
+class OwnGradient(torch.autograd.Function):
+    """The sine, with its gradient written by hand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0].cos()
+
+
+def to_script(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def scripted(x):
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # torch 2.15 deprecates scripts
+        return torch.jit.script(to_script)(x)
+
+
+@pytest.mark.parametrize(
+    ("activation", "reason"),
+    [
+        (OwnGradient.apply, r"no rule for torch\.Tensor\.sin without a gradient, as in an autograd\.Function"),
+        (scripted, r"does not see what Activated computes in compiled or scripted functions \(.*sigmoid.*\)"),
+        (F.relu6, r"no rule for torch\.nn\.functional\.relu6, which the model calls"),
+        (lambda x: x.clamp(max=5), r"no rule for torch\.Tensor\.clamp, which the model calls"),
+    ],
+    ids=["own gradient", "scripted", "relu6", "a bound that no logit reaches"],
+)
+def test_what_no_rule_can_follow_is_refused(activation, reason):
+    with pytest.raises(ValueError, match=reason):
+        of_activation(activation)
+
+
+def test_a_product_of_complex_numbers_has_the_rule_of_a_product():
+    def turned(x):  # (a + ib)^2 has the real part a^2 - b^2
+        pairs = torch.view_as_complex(torch.stack([x, x.flip(1)], dim=-1))
+        other = torch.view_as_complex(torch.stack([x, -x.flip(1)], dim=-1))
+        return (pairs * other).real
+
+    def written_out(x):
+        return x * x.clone() + x.flip(1) * x.flip(1).clone()
+
+    assert_close(of_activation(turned), of_activation(written_out), **EXACT)
 
 
 def test_a_model_that_treats_batches_and_single_images_differently_is_refused(random_vit):

@@ -162,6 +162,27 @@ def test_tokens_that_are_averaged_before_the_projection_are_refused():
         explain(randomised(Averaged()), IMAGES, "value")
 
 
+def test_shared_layers_with_an_adapter_beside_the_projection_are_refused():
+    class Adapted(Layer):
+        def attend(self, tokens):
+            mixed = self.join(self.mix(self, *self.split(tokens)))
+            return self.proj(mixed) + mixed @ self.own_adapter
+
+        def __init__(self):
+            super().__init__()
+            self.own_adapter = nn.Parameter(torch.randn(12, 12))
+
+    def run(model, images):
+        tokens = model.embed(images)
+        for _ in range(2):
+            tokens = model.layers[0](tokens)
+        return model.read(tokens)
+
+    for layers in ([Adapted()], [Adapted(), Adapted()]):
+        with pytest.raises(ValueError, match="does not add the output of its attention directly to the tokens that"):
+            explain(invented(*layers, run=run if len(layers) == 1 else None), INVENTED, "value")
+
+
 def test_layers_and_shared_modules_are_checked(random_vit):
     with pytest.raises(ValueError, match=r"layer \(3\) must be one of 3 layers, from -3 to 2"):
         explain(random_vit(), IMAGES, "value", layer=3)

@@ -12,6 +12,7 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
@@ -22,6 +23,8 @@ from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 
+OTHER_METHODS = "choose 'relevance', 'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
+FACTOR, FACTOR_OF_FLOAT16 = 64, 2  # of the inputs in the experiment; float16 ends at 65,504
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
 ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh")
 # Of these and the functions above, activations are written as products.
@@ -80,8 +83,13 @@ def _entry(subject: Subject) -> Boundary:
 
 def _rules_for(model: nn.Module, image: Tensor) -> list[tuple[Callable[..., Any], "Rule"]]:
     """Return the functions that a model calls for an image, (1, C, H, W), each with the rule that it needs."""
-    with _FindRules() as rules:
+    with _Below() as below, _FindRules(below) as rules:
         run_intercepted(model, image, _kept_constant)
+    if below.seen:
+        raise ValueError(
+            f"attnlrp does not see what {type(model).__name__} computes in compiled or scripted functions "
+            f"({', '.join(sorted(below.seen))}): {OTHER_METHODS}"
+        )
     return rules.found
 
 
@@ -108,15 +116,36 @@ def _constant_parameters(model: nn.Module) -> Iterator[None]:
 Rule = Callable[["_Call"], Any]
 
 
-class _FindRules(TorchFunctionMode):
-    """Finds by experiment which rule each call of a function needs, and follows it.
-
-    A function needs none if it is affine along the ray from 0 to its inputs: ``f(2x) + f(0) = 2 f(x)``. A product is a
-    function that is so in each of two inputs, but not in both together.
-    """
+class _Below(TorchDispatchMode):
+    """Names the operations on tokens that no call of a function of torch leads to, as those of scripted functions."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.seen: set[str] = set()
+        self.is_known = False  # within a call that has a rule
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation."""
+        with torch._C.DisableTorchFunction():  # the look is no call of the model
+            name = func.overloadpacket.__name__
+            if not self.is_known and name != "detach" and any(x.requires_grad for x in _tensors(args)):
+                self.seen.add(name)
+            return func(*args, **(kwargs or {}))
+
+
+class _FindRules(TorchFunctionMode):
+    """Finds by experiment which rule each call of a function needs, and follows it.
+
+    A function needs none if it is affine along the ray from 0 to its inputs: ``f(kx) + (k - 1) f(0) = k f(x)``. The
+    factor k is large, so that functions with a bound, such as ReLU6, reach it. A product is a function that is so in
+    each of two inputs, but not in both together.
+    """
+
+    def __init__(self, below: _Below) -> None:
+        super().__init__()
+        self.below = below
         self.found: list[tuple[Callable[..., Any], Rule]] = []
         self.pointwise = _Pointwise()
 
@@ -128,9 +157,24 @@ class _FindRules(TorchFunctionMode):
         Raises:
             ValueError: If there is no rule for it.
         """
-        call = _Call(func, args, kwargs or {})
-        if not call.inputs or not torch.is_grad_enabled():
-            return func(*args, **kwargs or {})
+        was_known, self.below.is_known = self.below.is_known, True
+        try:
+            return self._result(_Call(func, args, kwargs or {}))
+        finally:
+            self.below.is_known = was_known
+
+    def _result(self, call: "_Call") -> Any:
+        func = call.func
+        if not call.inputs:
+            return func(*call.args, **call.kwargs)
+        if not torch.is_grad_enabled():
+            result = func(*call.args, **call.kwargs)
+            if _floats(result) and func is not Tensor.detach:
+                raise ValueError(
+                    f"attnlrp has no rule for {_name(func)} without a gradient, as in an autograd.Function or within "
+                    f"no_grad: {OTHER_METHODS}"
+                )
+            return result
         rule = call.rule(self.pointwise)
         self.found.append((func, rule))
         result = rule(call)
@@ -203,10 +247,16 @@ class _Call:
     @torch.no_grad()
     def is_affine_in(self, inputs: list[Tensor]) -> bool:
         """Return whether the call is affine along the ray from 0 to some of its inputs."""
-        at = [_floats(self.tried_with({id(x): _scaled(x, factor) for x in inputs})) for factor in (0, 1, 2)]
+        factor = FACTOR_OF_FLOAT16 if any(x.dtype == torch.float16 for x in inputs) else FACTOR
+        at = [_floats(self.tried_with({id(x): _scaled(x, times) for x in inputs})) for times in (0, 1, factor)]
         return all(
-            torch.allclose(zero + double, 2 * one, rtol=10 * _rounding(one), atol=_rounding(one) * _size(one))
-            for zero, one, double in zip(*at, strict=True)
+            torch.allclose(
+                many + (factor - 1) * zero,
+                factor * one,
+                rtol=10 * _rounding(one),
+                atol=factor * _rounding(one) * _size(one),
+            )
+            for zero, one, many in zip(*at, strict=True)
         )
 
     def tried_with(self, changed: Mapping[int, Tensor]) -> Any:
@@ -298,10 +348,11 @@ def _along_chord(call: _Call) -> Tensor:
 
 
 def _no_rule(func: Callable[..., Any]) -> ValueError:
-    return ValueError(
-        f"attnlrp has no rule for {resolve_name(func) or func.__name__}, which the model calls: choose 'relevance', "
-        "'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
-    )
+    return ValueError(f"attnlrp has no rule for {_name(func)}, which the model calls: {OTHER_METHODS}")
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return resolve_name(func) or func.__name__
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -315,7 +366,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _floats(result: Any) -> list[Tensor]:
-    return [x for x in _tensors([result]) if x.is_floating_point()]
+    return [x for x in _tensors([result]) if x.is_floating_point() or x.is_complex()]
 
 
 def _rounding(tensor: Tensor) -> float:

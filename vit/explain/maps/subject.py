@@ -21,7 +21,7 @@ from vit.capture.logits import logits_of, result_of
 from vit.capture.moved import changes, differentiable, two_of
 from vit.capture.rows import layer_with_lost_rows
 from vit.capture.skips import layer_without_skip, layers_without_patches
-from vit.capture.steady import check_steady
+from vit.capture.steady import check_independent, check_steady
 from vit.capture.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
@@ -72,6 +72,7 @@ class Subject:
             )
         self.images = differentiable(self.images)
         check_steady(self.model, self.images)
+        check_independent(self.model, self.images)
         self.grid = self.grid or self._found_grid()
         if not (isinstance(self.grid, tuple | list) and len(self.grid) == 2 and min(self.grid) > 0):
             raise ValueError(f"grid ({self.grid!r}) must be (rows, columns), as (14, 14)")
@@ -226,7 +227,17 @@ class Subject:
             )
 
     def as_map(self, tokens: Tensor) -> Tensor:
-        """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns)."""
+        """Pick the patches among all tokens and arrange their values as a map: (B, N) -> (B, rows, columns).
+
+        Raises:
+            ValueError: If there is not one row for each image.
+        """
+        if len(tokens) != len(self.images):
+            raise ValueError(
+                f"{type(self.model).__name__} passes {len(tokens)} rows of tokens for {len(self.images)} images, as if "
+                "it had several views of each, so no map is that of an image: choose occlusion, input_gradient, "
+                "integrated_gradients or smoothgrad"
+            )
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 
     def readout_map(self, mixing: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.capture.attention_output import AttentionOutput, capture_outputs
+from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -87,19 +87,14 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
         return outputs, residuals
     for layer, output in enumerate(outputs[: anatomy.depth]):
         found = output.added_to
-        if found is None or (residuals and not _are_same(found, residuals[layer])):
+        if found is None or not residuals or not are_same_tokens(found, residuals[layer]):
             raise ValueError(
                 f"layer {layer} of {name} does not add the output of its attention directly to the tokens that enter "
-                "the layer (a norm, a gate or another sum comes first, such as that with a parallel MLP), so what each "
-                "patch adds is not known: choose attention, rollout, relevance or occlusion"
+                "the layer (a norm, a gate or another sum comes first, such as that with a parallel MLP), or no module "
+                "takes these tokens, so what each patch adds is not known: choose attention, rollout, relevance or "
+                "occlusion"
             )
     return outputs, residuals
-
-
-def _are_same(one: Tensor, other: Tensor) -> bool:
-    if one.ndim == 3 and one.shape != other.shape:
-        one = rearrange(one, "n b c -> b n c")
-    return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=1e-3, atol=1e-3)
 
 
 def _norms(output: AttentionOutput) -> Tensor:
