@@ -32,6 +32,21 @@ def test_scores_of_places_need_a_module_around_or_a_method_without_a_class():
 
 
 @pytest.mark.parametrize(
+    ("made_of", "message"),
+    [
+        (lambda logits: logits.argmax(dim=1), r"the model returned torch\.int64, such as numbers of classes"),
+        (lambda logits: logits[:, :0], r"Around returned no logits, \(2, 0\): give a model with a head"),
+    ],
+    ids=["class numbers", "no classes"],
+)
+def test_class_numbers_and_no_logits_are_refused(made_of, message):
+    model = Around(spelled(fused, fused), lambda vit, images: made_of(vit(images))).eval()
+    for method in ("relevance", "occlusion"):
+        with pytest.raises(ValueError, match=message):
+            explain(model, IMAGES, method)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "read"),
     [("Dinov2Model", {"image_size": 8}, [0]), ("ViTModel", {}, [0]), ("IJepaModel", {}, list(range(15)))],
 )

@@ -17,13 +17,17 @@ def logits_of(output: Any) -> Tensor:
     One number for each image, (B,), becomes the only class, (B, 1).
 
     Raises:
-        ValueError: If they are no tensor.
+        ValueError: If they are no tensor of floating-point numbers.
     """
     logits = getattr(output, "logits", output)
     if isinstance(logits, Tensor) and not logits.ndim:
         raise ValueError(
             "the model returned one number without an axis of images: keep that axis, as by squeeze(-1) in place of "
             "squeeze()"
+        )
+    if isinstance(logits, Tensor) and not logits.is_floating_point():
+        raise ValueError(
+            f"the model returned {logits.dtype}, such as numbers of classes, which have no gradient: return the logits"
         )
     if isinstance(logits, Tensor):
         return rearrange(logits, "b -> b 1") if logits.ndim == 1 else logits

@@ -31,6 +31,8 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     name = type(model).__name__
     if len(one) != len(pair):
         raise ValueError(f"{name} returned {len(one)} rows of logits for {len(pair)} images: return one for each image")
+    if not one.numel():
+        raise ValueError(f"{name} returned no logits, {tuple(one.shape)}: give a model with a head, or its features")
     if not one[0].isfinite().all():
         raise ValueError(
             f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"

@@ -147,7 +147,7 @@ class Subject:
         if logits.ndim != 2:
             raise ValueError(
                 f"{type(self.model).__name__} returned scores of shape {tuple(logits.shape)}, not one for each class "
-                "(B, classes): wrap it in a module that returns such, for example the mean over places, or choose "
+                "(B, classes): wrap it in a module that returns these, for example the mean over places, or choose "
                 "attention, rollout, value or value_rollout, which need no class"
             )
         check_finite_logits(logits)
