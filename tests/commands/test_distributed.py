@@ -27,7 +27,7 @@ from tests.tiny import CPU, MODEL, run_command
 from vit.data import DigitStrings
 from vit.data.strings import save_numbers
 from vit.data.views import Views
-from vit.model.layers import PatchDrop
+from vit.model.patch_drop import PatchDrop
 from vit.objectives import ViTClassifier
 from vit.runs.tested_images import read_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vit.commands.models import HELP, find_model
 from vit.commands.parser import Parser, add_overwrite, run
-from vit.model.layers import MLPS
+from vit.model.mlp import MLPS
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import check_outputs
 from vit.support.printable import printable

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from vit.attention import AttentionName, KeyValueCache, MultiHeadAttention, StateCache
 from vit.attention.cache import restored_on_error
-from vit.model.layers import DropPath, Mlp
+from vit.model.mlp import Mlp
+from vit.model.residual_branch import DropPath
 
 
 @dataclass

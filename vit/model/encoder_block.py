@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from vit.attention import AttentionName, MultiHeadAttention
 from vit.attention.multihead import Group
-from vit.model.layers import DropPath, LayerScale, make_mlp
+from vit.model.mlp import make_mlp
+from vit.model.residual_branch import DropPath, LayerScale
 from vit.support.hooks import is_hooked
 
 

@@ -19,10 +19,10 @@ from vit.attention import AttentionName
 from vit.attention.mechanisms.mechanism import draw_weights, set_values, undecayed_parameters
 from vit.attention.multihead import Group
 from vit.attention.multihead_checks import check_takes_angles
+from vit.model.attention_pool import AttentionPool
 from vit.model.config import ModelConfig
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
-from vit.model.layers import AttentionPool, PatchDrop, hide_patches, keep_patches, number_tokens
 from vit.model.model_checks import (
     check_arguments,
     check_mixed,
@@ -37,6 +37,7 @@ from vit.model.model_checks import (
     encodes_as_usual,
     mechanisms_of_blocks,
 )
+from vit.model.patch_drop import PatchDrop, hide_patches, keep_patches, number_tokens
 from vit.model.positions import ROTARY, Interpolation, check_axial, resize_positions, sinusoidal_positions_2d
 from vit.model.rewired_block import Norm, RewiredBlock, check_rewiring
 from vit.support.checks import check_choice, check_natural

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.model.layers import PatchDrop
+from vit.model.patch_drop import PatchDrop
 from vit.model.vision_transformer import CONFIG_KEY, VisionTransformer
 from vit.weights.architecture import DEFAULTS, outline
 from vit.weights.checkpoint import check_checkpoint, is_ours, read_blocks, read_encoder

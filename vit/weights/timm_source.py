@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vit.model.layers import ACTIVATIONS
+from vit.model.mlp import ACTIVATIONS
 from vit.model.presets import PRESETS
 from vit.support.checks import is_crop_ratio
 from vit.support.extras import import_extra

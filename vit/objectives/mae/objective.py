@@ -9,8 +9,8 @@ from torch import Tensor
 
 from vit.data.module import ImageSet
 from vit.data.seeding import seeded
-from vit.model.layers import PatchDrop
 from vit.model.masked_autoencoder import PatchAutoencoder, reconstruction_losses
+from vit.model.patch_drop import PatchDrop
 from vit.model.vision_transformer import VisionTransformer
 from vit.objectives.feature_learner import FeatureLearner
 from vit.objectives.mae.evaluation import ReconstructionEvaluation

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vit.model.embedding import to_pair
-from vit.model.layers import ACTIVATIONS
+from vit.model.mlp import ACTIVATIONS
 from vit.weights.formats.format import Arguments
 
 # Any architecture of timm's VisionTransformer will do: the config overrules all its other arguments.
