@@ -5,10 +5,10 @@ import torch
 
 from vit.analysis.intervals import (
     Interval,
+    interval_of_share,
     mean_interval,
     mean_interval_of_draws,
     paired_difference,
-    share_interval,
     together,
 )
 
@@ -23,7 +23,7 @@ def test_intervals_hold_in_about_95_of_100_cases():
     for _ in range(600):
         first = torch.rand(80, generator=draw) < 0.9
         second = first & (torch.rand(80, generator=draw) < 0.8)  # of those right before, four in five stay so
-        shares.append(share_interval(first.double().mean().item(), 80))
+        shares.append(interval_of_share(first.double().mean().item(), 80))
         differences.append(paired_difference(first.tolist(), second.tolist()))
         means.append(mean_interval(torch.randn(6, generator=draw) + 2))
     for found, truth in ((shares, 0.9), (differences, 0.18), (means, 2)):

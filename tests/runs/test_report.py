@@ -8,13 +8,13 @@ import pytest
 from markupsafe import escape
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from scipy.stats import binomtest
 
 from tests.browser import opened
 from vit.explain.default_method import NOT_MEASURED
 from vit.objectives import ViTClassifier
-from vit.runs.report import CURVES, wilson_interval, write_report
+from vit.runs.report import CURVES, write_report
 from vit.runs.tested_images import write_rows
+from vit.support.share_interval import share_interval
 
 HOSTILE = '<script>document.title = "hacked"</script>&amp;"'
 PICTURES = (CURVES, *ViTClassifier.pictures)
@@ -145,7 +145,7 @@ def test_a_value_that_is_not_known_is_no_error(folder, name):
 
 
 def test_the_interval_stands_by_the_accuracy_that_the_scores_are_of(folder):
-    low, high = wilson_interval(0.75, 40)
+    low, high = share_interval(0.75, 40)
     note = f"40 images; 95\u00a0% interval {100 * low:.2f} to {100 * high:.2f}\u00a0%"
     of_test, of_validation = change(folder), change(folder, test_accuracy=None, val_accuracy=0.75)
     assert of_test.index("Test accuracy<") < of_test.index(note) < of_test.index("Validation accuracy<")
@@ -181,7 +181,7 @@ def test_of_a_picture_whose_photographs_are_known_a_dark_page_darkens_the_rest(f
 
 
 def test_images_in_groups_count_as_their_groups(folder):
-    low, high = wilson_interval(0.75, 10)
+    low, high = share_interval(0.75, 10)
     note = f"40 images; 95\u00a0% interval of 10 groups {100 * low:.2f} to {100 * high:.2f}\u00a0%"
     assert note in change(folder, groups={"test": 10, "val": 3})
 
@@ -197,12 +197,6 @@ def test_the_inventory_of_the_images_is_shown_as_text(folder):
     text = change(folder, inventory=["images of 2 classes in photos: 7 train", "left out: 1", "  1 hidden (.<b>)"])
     assert "Images" in sections(text)
     assert "in photos: 7 train\nleft out: 1\n  1 hidden (.&lt;b&gt;)</pre>" in text
-
-
-@pytest.mark.parametrize(("correct", "count"), [(0, 7), (7, 7), (90, 101), (9833, 10_000)])
-def test_the_interval_is_that_of_wilson(correct, count):
-    oracle = binomtest(correct, count).proportion_ci(method="wilson")
-    assert wilson_interval(correct / count, count) == pytest.approx((oracle.low, oracle.high), abs=1e-6)
 
 
 def test_a_run_that_was_stopped_says_so_and_how_to_resume(folder):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from vit.support.share_interval import share_interval
+
 CONFIDENCE = 0.95
 
 
@@ -47,16 +49,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
-def share_interval(share: float, count: int) -> Interval:
-    """Return a share of ``count`` images with its interval (Agresti and Coull 1998).
+def interval_of_share(share: float, count: int) -> Interval:
+    """Return a share of ``count`` images with its interval.
 
-    >>> str(share_interval(1.0, 96))
-    '1.00 (0.95 to 1.00)'
+    >>> str(interval_of_share(1.0, 96))
+    '1.00 (0.96 to 1.00)'
     """
-    z = _z(1)
-    moved = (share * count + z**2 / 2) / (count + z**2)
-    half = z * math.sqrt(moved * (1 - moved) / (count + z**2))
-    return Interval(share, max(0.0, moved - half), min(1.0, moved + half))
+    return Interval(share, *share_interval(share, count, CONFIDENCE))
 
 
 def paired_difference(first: Sequence[bool], second: Sequence[bool], comparisons: int = 1) -> Interval:

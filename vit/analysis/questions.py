@@ -14,7 +14,7 @@ from vit.analysis.answer import Answer, listed
 from vit.analysis.decision import what_the_decision_rests_on
 from vit.analysis.head_table import HeadTable
 from vit.analysis.heads import describe_heads
-from vit.analysis.intervals import halves, mean_interval, paired_difference, percent, share_interval
+from vit.analysis.intervals import halves, interval_of_share, mean_interval, paired_difference, percent
 from vit.analysis.measures import effective_rank
 from vit.analysis.needed import COST, how_many_heads_can_go, which_layers_need_their_heads
 from vit.analysis.position_dependence import position_accuracies
@@ -180,7 +180,7 @@ def what_layers_and_heads_keep(subject: TrainedModel, folder: Path) -> Answer:
 
 
 def _read(probe: Probe, count: int) -> str:
-    read = share_interval(probe.class_accuracy, count)
+    read = interval_of_share(probe.class_accuracy, count)
     return (
         f"the class from the mean patch of {read.as_percent()} of the images, the colour of a patch with "
         f"R² {probe.colour:.2f} and its place with R² {probe.position:.2f}"
@@ -216,7 +216,7 @@ def what_positions_do(subject: TrainedModel, folder: Path) -> Answer:
     found = position_accuracies(subject.model, *subject.held_out)
     charts.draw_positions(found, subject.chance, folder / "positions.png")
     own, shuffled, same, larger = (
-        share_interval(found[name], len(subject.held_out.labels)).as_percent()
+        interval_of_share(found[name], len(subject.held_out.labels)).as_percent()
         for name in ("own", "shuffled", "mean", "larger")
     )
     return Answer(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import vit
 from vit.analysis.accuracy import accuracy
-from vit.analysis.intervals import share_interval
+from vit.analysis.intervals import interval_of_share
 from vit.analysis.labelled import Labelled, is_split_of_training, labelled_images
 from vit.data.module import SPLIT
 from vit.weights import read_checkpoint
@@ -37,7 +37,7 @@ class TrainedModel:
     def facts(self) -> list[str]:
         """Return the facts that hold for all answers, in sentences."""
         count = len(self.held_out.labels)
-        right = share_interval(accuracy(self.model, *self.held_out), count)
+        right = interval_of_share(accuracy(self.model, *self.held_out), count)
         start = "Before training means a model of the same size with new random weights"
         if self.init not in (None, "glorot"):
             start += f" after Glorot; the training itself started from {self.init} weights"

@@ -3,7 +3,6 @@
 The page is `report.html`, a template of ``vit.support.pages``.
 """
 
-import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
 from vit.support.plotting import photographs_in
+from vit.support.share_interval import share_interval
 from vit.training.description import SPACE, Picture
 from vit.training.objective import Objective
 
@@ -111,7 +111,7 @@ def interval_note(share: float, count: int, groups: int | None = None) -> str:
 
     Images of a group may all be right or wrong together, so that the interval is that of as many images as groups.
     """
-    low, high = wilson_interval(share, count if groups is None else min(count, groups))
+    low, high = share_interval(share, count if groups is None else min(count, groups))
     of_groups = "" if groups is None else f" of {groups:,} groups"
     return f"95{SPACE}% interval{of_groups} {100 * low:.2f} to {100 * high:.2f}{SPACE}%"
 
@@ -125,18 +125,6 @@ def guessing_note(scores: dict[str, Any]) -> str:
     counts = [row["support"] for row in scores.get("classes", []) if "support" in row]
     largest, count = scores.get("largest_class", max(counts, default=0)), scores.get("count", sum(counts))
     return f"always saying the most frequent class: {100 * largest / count:.2f}{SPACE}%" if largest else ""
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of ``count`` independent images (Wilson 1927).
-
-    >>> [round(end, 3) for end in wilson_interval(0.9, 100)]
-    [0.826, 0.945]
-    """
-    z = 1.959964  # the normal distribution has 95 % of its mass within z
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    return middle - half, middle + half
 
 
 def facts(results: dict[str, Any]) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from scipy import stats
 from vit.explain.evaluation.confidence import (
     Estimate,
     Interval,
+    exact_share_interval,
     fewest_images,
     images_needed,
     mean_interval,
     mean_of_clusters,
     median_interval,
     median_of_more,
-    share_interval,
     spread_of_seeds,
     widened,
 )
@@ -35,7 +35,7 @@ def test_the_interval_of_a_mean_is_that_of_students_t(confidence):
 def test_the_interval_of_a_share_is_that_of_clopper_and_pearson(confidence):
     for count, total in ((0, 1), (1, 1), (0, 97), (5, 97), (97, 97), (389, 997)):
         exact = stats.binomtest(count, total).proportion_ci(confidence, method="exact")
-        assert share_interval(count, total, confidence) == pytest.approx((count / total, exact.low, exact.high))
+        assert exact_share_interval(count, total, confidence) == pytest.approx((count / total, exact.low, exact.high))
 
 
 @pytest.mark.parametrize("confidence", CONFIDENCES)
@@ -64,7 +64,7 @@ def test_of_200_medians_no_more_than_the_level_lie_outside(draw):
 
 def test_of_200_shares_no_more_than_the_level_lie_outside():
     counts = (torch.rand(200, 97, generator=torch.Generator().manual_seed(0)) < 0.1).sum(dim=1).tolist()
-    found = [share_interval(count, 97) for count in counts]
+    found = [exact_share_interval(count, 97) for count in counts]
     assert sum(not interval.low <= 0.1 <= interval.high for interval in found) <= 0.05 * 200
 
 
@@ -124,10 +124,10 @@ def test_if_the_median_is_right_the_images_called_for_decide_in_four_of_five_cas
 
 
 def test_if_the_share_is_right_the_images_called_for_decide_in_four_of_five_cases():
-    needed = images_needed(lambda n: share_interval(round(n / 5), round(n)).low > 0.1, 40, 0.95)
+    needed = images_needed(lambda n: exact_share_interval(round(n / 5), round(n)).low > 0.1, 40, 0.95)
     generator = torch.Generator().manual_seed(0)
     counts = (torch.rand(200, needed, generator=generator) < 0.2).sum(dim=1).tolist()
-    assert 0.7 * 200 < sum(share_interval(count, needed).low > 0.1 for count in counts) < 0.95 * 200
+    assert 0.7 * 200 < sum(exact_share_interval(count, needed).low > 0.1 for count in counts) < 0.95 * 200
 
 
 def test_with_the_values_of_few_images_the_number_called_for_still_decides_in_most_cases():
@@ -183,5 +183,5 @@ def test_an_interval_over_clusters_holds_where_one_over_images_does_not():
 
 
 def test_half_hits_have_an_interval_no_narrower_than_that_of_their_share():
-    assert share_interval(2.5, 10).value == 0.25
-    assert share_interval(2, 10).low < share_interval(2.5, 10).low < share_interval(3, 10).low
+    assert exact_share_interval(2.5, 10).value == 0.25
+    assert exact_share_interval(2, 10).low < exact_share_interval(2.5, 10).low < exact_share_interval(3, 10).low

@@ -156,12 +156,12 @@ def fewest_images(confidence: float) -> int:
     return math.ceil(1 - math.log2(1 - confidence))
 
 
-def share_interval(count: float, total: int, confidence: float = 0.95) -> Estimate:
+def exact_share_interval(count: float, total: int, confidence: float = 0.95) -> Estimate:
     """Return the share ``count / total`` with its exact interval (Clopper and Pearson 1934).
 
     If images count in part, such as half a hit, the interval is that of whole ones, which vary more.
 
-    >>> str(share_interval(0, 100))
+    >>> str(exact_share_interval(0, 100))
     '0.00 (0.00 to 0.04)'
     """
     tail = (1 - confidence) / 2

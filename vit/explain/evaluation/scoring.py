@@ -15,7 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.explain.evaluation.confidence import Interval, check_clusters, mean_interval, mean_of_clusters, share_interval
+from vit.explain.evaluation.confidence import (
+    Interval,
+    check_clusters,
+    exact_share_interval,
+    mean_interval,
+    mean_of_clusters,
+)
 from vit.explain.evaluation.faithfulness import Curves, Removal, gini, removal_curves, saco
 from vit.explain.evaluation.ground_truth import energy_inside, intersection_over_union, pointing_game
 from vit.explain.evaluation.printed_table import Table
@@ -281,7 +287,7 @@ def _table(
 
 def _interval(measure: str, values: Tensor, confidence: float = 0.95) -> Interval:
     if measure in SHARES:
-        return Interval(*share_interval(in_double(values).sum().item(), len(values), confidence))
+        return Interval(*exact_share_interval(in_double(values).sum().item(), len(values), confidence))
     return mean_interval(values, confidence)
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from vit.explain.evaluation.confidence import (
     Estimate,
+    exact_share_interval,
     fewest_images,
     images_needed,
     median_interval,
     median_of_more,
-    share_interval,
     spread_of_seeds,
     widened,
 )
@@ -93,6 +93,6 @@ def share(chosen: Tensor, confidence: float) -> Expected:
 
     def expected(images: float) -> Estimate:
         among = count if images == total else round(images * count / total)
-        return share_interval(among, round(images), confidence)
+        return exact_share_interval(among, round(images), confidence)
 
     return expected
