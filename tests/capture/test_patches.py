@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from tests.architectures import ours, randomised
-from vit.capture.alone import heads_first_calls
 from vit.capture.graph import attentions_behind
+from vit.capture.head_order import heads_first_calls
 from vit.capture.patches import Layout, find_patches
 
 

@@ -149,7 +149,7 @@ def broken_configs(folder) -> None:
         (["--data.crop_padding", "9"], "crop_padding (9) must be smaller than the image (8, 8)"),
         (
             ["--data", "Digitz"],
-            "no data module Digitz: choose one of CIFAR10, CIFAR100, CrowdedDigits, DigitStrings, Digits",
+            "unknown data set 'Digitz': choose one of CIFAR10, CIFAR100, CrowdedDigits, DigitStrings, Digits",
         ),
         (["--data", "Digitz"], "(did you mean Digits?)"),
         (["--data", "ImageFolder"], "add --data.root"),
@@ -181,7 +181,7 @@ def test_a_wrong_argument(error_of, broken_configs, arguments, answer):
             ["fit", "--data.root", "photos"],
             "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable, Shards: add",
         ),
-        (["fit", "--data", "7"], "no data module 7: choose one of CIFAR10"),
+        (["fit", "--data", "7"], "unknown data set '7': choose one of CIFAR10"),
         (["fit", "--model", "3"], "--model: "),
         (["ft"], "invalid choice: 'ft'"),
         (["test"], "test needs trained weights: add --ckpt_path FILE"),

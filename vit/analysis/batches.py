@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
 from vit.capture.attention import influential_calls
+from vit.capture.head_order import intercept
 
 
 def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:

@@ -1,10 +1,10 @@
-"""Checks whether all images of a batch pass a model as the first two did when its parts were found."""
+"""Checks that all images of a batch pass the same layers as the two images by which the model was examined."""
 
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
 from vit.capture.anatomy import Anatomy
+from vit.capture.head_order import intercept
 from vit.capture.last_tokens import fixes_logits
 
 

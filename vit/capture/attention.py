@@ -5,16 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import (
-    check_alone,
-    check_count,
-    check_logits_alone,
-    intercept,
-    project_attention,
-)
+from vit.capture.alone import check_alone, check_count, check_logits_alone, project_attention
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.graph import graph_alone
+from vit.capture.head_order import intercept
 from vit.capture.intercept import Edit
 from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
@@ -136,7 +131,7 @@ def _layers(model: nn.Module, image: Tensor) -> tuple[list[int], Dependents, Ten
     if not calls:
         raise ValueError(
             f"no attention of {type(model).__name__} has an influence on its logits: they are computed from something "
-            "else"
+            f"else: {CHOOSE_OTHERS}"
         )
     return calls, dependents, logits.detach()
 

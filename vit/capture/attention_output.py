@@ -13,8 +13,8 @@ from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import intercept
 from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
+from vit.capture.head_order import intercept
 
 
 @dataclass

@@ -15,8 +15,8 @@ from einops import repeat
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from vit.capture.alone import intercept
 from vit.capture.graph import attentions_behind
+from vit.capture.head_order import intercept
 from vit.capture.logits import result_of
 from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS

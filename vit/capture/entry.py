@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import intercept
+from vit.capture.head_order import intercept
 from vit.capture.logits import result_of
 from vit.capture.moved import are_equal, moved_by_images
 

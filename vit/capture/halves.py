@@ -1,6 +1,6 @@
-"""The copies of an image that experiments pass, in which halves of its tokens are changed, and what they tell.
+"""Copies of one image in which one half of its tokens, the other half, or both are changed: where do changes arrive?
 
-Of the image: unchanged, one half of its tokens changed, the other half changed, both changed, and unchanged again.
+In this order: unchanged, one half changed, the other half changed, both changed, and unchanged again.
 """
 
 from collections.abc import Callable

@@ -17,8 +17,8 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import intercept
 from vit.capture.halves import is_unmixed, num_copies
+from vit.capture.head_order import intercept
 from vit.capture.logits import result_of
 from vit.capture.mixing import change_halves
 from vit.capture.moved import are_equal, moved_by_images

@@ -20,8 +20,8 @@ from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.alone import heads_first_calls
 from vit.capture.halves import HALVES, num_copies
+from vit.capture.head_order import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS

@@ -15,7 +15,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
+from vit.capture.head_order import intercept
 from vit.capture.remedy import CHOOSE_OTHERS
 
 STRENGTHS = (1.0, 1e4)  # of the change; LayerScale may begin at 1e-6, so that a small change is lost in rounding

@@ -14,7 +14,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
+from vit.capture.head_order import intercept
 from vit.capture.moved import spread_of
 
 STRIPS_AT_ONCE = 32

@@ -13,7 +13,7 @@ import torch
 from einops import reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
+from vit.capture.head_order import intercept
 from vit.capture.moved import changes
 from vit.capture.order import STILL, STRENGTHS
 from vit.support.precision import in_double

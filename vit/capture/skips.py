@@ -12,7 +12,7 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.alone import intercept
+from vit.capture.head_order import intercept
 from vit.capture.moved import MARGIN, changes, noise_like, rounding, spread_of
 from vit.capture.order import STRENGTHS
 from vit.capture.trace import Boundary

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_logits_alone, is_half, tolerance
+from vit.capture.alone import check_logits_alone
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.logits import result_of
 from vit.capture.moved import moved_by_images, two_of
+from vit.capture.tolerance import is_half, tolerance
 
 ROUNDING = 4  # units of the type: passes of the same images round alike, but for the order of sums on a GPU
 LOGIT_TOLERANCE = 1e-4  # of the largest logit; fused kernels differ from the formula by 1e-6
@@ -41,8 +42,8 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     moved = max(_largest(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True))
     if moved > tolerance(model, one, LOGIT_TOLERANCE) * size:
         raise ValueError(
-            f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself: "
-            "the images of a batch change each other: give a model that treats each image by itself"
+            f"the logits of an image in {name} differ by {moved:.2g} beside another image and beside a copy of itself, "
+            "so the images of a batch change each other: give a model that treats each image by itself"
         )
 
 

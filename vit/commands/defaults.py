@@ -19,12 +19,12 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.objectives import DEFAULT, OBJECTIVES
 from vit.support.arguments import constructor_arguments
 from vit.training.objective import Objective
+from vit.weights.architecture import TRAINING_ONLY
 from vit.weights.checkpoint import describe_checkpoint
 from vit.weights.loading import read_model
 
 # Arguments that belong to the place they were given with: they are dropped if that place is another one.
 COMPANIONS = {"table": {"root"}, "urls": {"val_urls", "test_urls"}}
-NOT_OF_START = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # settings of a training, not of a model
 
 
 def class_path(objective: type[Objective]) -> str:
@@ -187,7 +187,7 @@ def _defaults_of_start(typed: TypedArguments) -> TrainedDefaults:
     """Return the architecture of the weights to start from, and how they take images."""
     start = find_model(typed.start)
     arguments, of_images = _model_and_images(start, typed.wanted)
-    left_out = {*typed.objective.from_data, *NOT_OF_START}
+    left_out = {*typed.objective.from_data, *TRAINING_ONLY}
     of_model = {name: value for name, value in arguments.items() if name not in left_out}
     defaults = _arguments_of_model(typed.objective, of_model)
     for name in ("class_names", "thresholds", "crop_ratio"):  # the new model has its own, and sees whole images
@@ -203,7 +203,7 @@ def _defaults_of_weights(name: str, typed: TypedArguments) -> TrainedDefaults:
     objective = OBJECTIVES["MultilabelClassifier"] if of_images.pop("thresholds", None) else DEFAULT
     if not arguments["num_classes"]:
         raise ValueError(f"{name} has no head (num_classes 0), so that it predicts no class: train one with fit")
-    of_model = {name: value for name, value in arguments.items() if name not in NOT_OF_START}
+    of_model = {name: value for name, value in arguments.items() if name not in TRAINING_ONLY}
     defaults = TrainedDefaults(objective, path=Path(name), of_images=of_images)
     if typed.subcommand == "predict":
         of_model |= {name: value for name, value in of_images.items() if name in objective.from_data}

@@ -159,7 +159,8 @@ def _expectation(key: str, rest: str) -> str:
         return rest
     for group, names in (("data", set(vit.data.DATA_SETS)), ("model", set(OBJECTIVES))):
         if key.split(".")[-1] == group:
-            return f"no {group} module {got[1]}: choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
+            known = f"choose one of {', '.join(sorted(names))}{nearest_hint(got[1], names)}"
+            return f"unknown {'data set' if group == 'data' else group} {got[1]!r}: {known}"
     words = dict.fromkeys(WORDS.get(each, each.replace("typing.Literal", "one of ")) for each in expected)
     *others, last = words
     return f"expected {', '.join(others)}{' or ' if others else ''}{last}, got {got[1]}"

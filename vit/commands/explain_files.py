@@ -198,7 +198,10 @@ def _check_classifies_images(model: vit.VisionTransformer, checkpoint: str) -> N
     if model.num_classes < 1:
         raise ValueError(f"{checkpoint} has no classes to explain (num_classes 0): take a model with a head")
     if model.patch_embed.in_channels not in (1, 3):
-        raise ValueError(f"{checkpoint} takes {model.patch_embed.in_channels} channels, and image files have 1 or 3")
+        raise ValueError(
+            f"{checkpoint} takes {model.patch_embed.in_channels} channels, and image files have 1 or 3: "
+            "explain it in Python"
+        )
 
 
 def _introduction(name: str, model: vit.VisionTransformer, names: Sequence[str]) -> str:

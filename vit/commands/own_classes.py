@@ -36,13 +36,13 @@ def find_own(path: str | None, base: type) -> type | None:
         found = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):  # a package that the user's file needs
-            raise ValueError(f"{path} needs {error.name}, which is not installed") from error
+            raise ValueError(f"{path} needs {error.name}, which is not installed: pip install {error.name}") from error
         raise ValueError(
             f"no module {module} for {path}: add its folder to PYTHONPATH, such as PYTHONPATH=. ({sys.argv[0]} is in "
             "another one)"
         ) from error
     if not isinstance(found, type):
-        raise ValueError(f"{module} has no class {name}")
+        raise ValueError(f"{module} has no class {name}: look at its spelling")
     if not issubclass(found, base):
         raise ValueError(f"{path} is no {base.__name__}: derive it from one")
     return found

@@ -1,4 +1,4 @@
-"""Which predictions a file holds: those of other weights, images or settings do not go on in it."""
+"""The fingerprint of a file of predictions: only the same weights, images and settings go on in it."""
 
 import os
 import zlib

@@ -23,7 +23,7 @@ INSTEAD = {  # of Lightning's callbacks that would change a training without a n
     "WeightAveraging": "--model.ema_decay averages the weights",
 }
 LARGEST_SEED = 2**32 - 1
-BYTES = {"fit": 16}  # a parameter in float32, its gradient and two averages; other commands hold the parameter alone
+BYTES_IN_TRAINING, BYTES_IN_USE = 16, 4  # a parameter in float32 with its gradient and two averages; or alone
 SHARDING = ("fsdp2", "FullySharded", "ModelParallelStrategy")
 MANY = 10**9  # parameters from which on building a model takes so long that a line says so
 
@@ -226,7 +226,7 @@ def check_memory(subcommand: str, settings: dict[str, Any]) -> None:
         return  # the model has its own check
     blocks = depth + decoder
     parameters = round(blocks * (4 + 2 * ratio) * width**2)
-    needed, there = parameters * BYTES.get(subcommand, 4), _memory()
+    needed, there = parameters * (BYTES_IN_TRAINING if subcommand == "fit" else BYTES_IN_USE), _memory()
     if needed > there:
         what = "weights, gradients and averages of the optimiser" if subcommand == "fit" else "weights"
         raise ValueError(

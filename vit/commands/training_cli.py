@@ -66,6 +66,7 @@ from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.support.arguments import constructor_arguments
+from vit.support.first_process import print_once
 from vit.training.sharding import FullySharded, load_whole
 from vit.weights import load, read_checkpoint
 
@@ -271,7 +272,7 @@ class ViTCLI(LightningCLI):
         self.ask_own_data()
         if self.typed.optimizer:
             replaced = ", ".join(f"--model.{name}" for name in OF_OPTIMIZER)
-            rank_zero_only(print)(f"--optimizer replaces {replaced}", flush=True)
+            print_once(f"--optimizer replaces {replaced}")
         super().instantiate_classes()
         channels = self.model.hparams.get("in_channels")
         if self.subcommand == "predict" and isinstance(self.datamodule, LabelledFiles) and channels in COLOURS:
@@ -342,7 +343,7 @@ class ViTCLI(LightningCLI):
             return
         config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
-            rank_zero_only(print)(f"{origin} is finished; to train on, set a larger {LENGTH}")
+            print_once(f"{origin} is finished; to train on, set a larger {LENGTH}")
             raise SystemExit(0)
 
     def _choose_precision(self, accelerator: Any) -> str:
@@ -351,7 +352,7 @@ class ViTCLI(LightningCLI):
         known = read_results(folder) if self.subcommand in ("validate", "test") else {}
         precision = known.get("precision") or fastest_precision(accelerator)
         if self.subcommand == "fit" and precision != "32-true":
-            rank_zero_only(print)(
+            print_once(
                 f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision"
             )
         return precision
@@ -490,7 +491,7 @@ class ViTCLI(LightningCLI):
         if self.trainer.fast_dev_run:
             return
         if self.trained.path is not None and self.record.is_first:
-            rank_zero_only(print)(
+            print_once(
                 f"nothing was left to train after epoch {self.trainer.current_epoch}, step {self.trainer.global_step}: "
                 f"to train on, set a larger {LENGTH}"
             )

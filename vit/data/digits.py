@@ -55,7 +55,10 @@ def take_digits(stage: Stage, val_fraction: float) -> tuple[ImageSet, torch.Gene
     digits = Digits(val_fraction=val_fraction)
     digits.setup("fit")
     if stage not in digits.sets:
-        raise ValueError(f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {val_fraction}")
+        raise ValueError(
+            f"stage {stage!r} is none of {', '.join(digits.sets)} at val_fraction {val_fraction}: choose one of "
+            "these, or raise val_fraction above 0"
+        )
     return digits.sets[stage], torch.Generator().manual_seed(SEEDS[stage])
 
 

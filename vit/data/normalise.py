@@ -31,7 +31,8 @@ def normalise(pixels: Tensor, settings: Mapping[str, Any]) -> Tensor:
         raise ValueError(f"pixels are {pixels.dtype}: give uint8, from 0 to 255")
     if pixels.shape[-3] != len(settings["mean"]):
         raise ValueError(
-            f"images of {pixels.shape[-3]} channels are given, and the model takes {len(settings['mean'])}"
+            f"images of {pixels.shape[-3]} channels are given, and the model takes {len(settings['mean'])}: convert "
+            f"the images, or load the model with in_channels={pixels.shape[-3]}"
         )
     mean, std = (
         rearrange(torch.tensor(settings[name], device=pixels.device), "c -> c 1 1") for name in ("mean", "std")

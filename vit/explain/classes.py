@@ -48,7 +48,10 @@ def check_one_of_several(model: nn.Module, logits: Tensor, measured: str) -> Non
             "its maps, which need none"
         )
     if logits.ndim != 2:
-        raise ValueError(f"{name} returned scores of shape {tuple(logits.shape)}, not one for each class (B, classes)")
+        raise ValueError(
+            f"{name} returned scores of shape {tuple(logits.shape)}, not one for each class (B, classes): wrap it in a "
+            "module that returns these, for example the mean over places"
+        )
     if logits.shape[1] < 2:
         raise ValueError(
             f"{name} has one logit only, whose probability by softmax is always 1: wrap it in a module that returns a "

@@ -156,7 +156,9 @@ def pile_maps(maps: Mapping[str, Tensor], grid: tuple[int, int]) -> Tensor:
                 "patches: give one map of that shape, as explain(model, image[None])[0]"
             )
         if not values.isfinite().all():
-            raise ValueError(f"map {name!r} contains NaN or infinity, which have no colour")
+            raise ValueError(
+                f"map {name!r} contains NaN or infinity, which have no colour: replace them by map.nan_to_num()"
+            )
     return torch.stack([values.detach().float().cpu() for values in maps.values()]) if maps else torch.zeros(0, *grid)
 
 
@@ -264,9 +266,7 @@ def _kept_classes(logits: Tensor, asked: Sequence[int], thresholds: Sequence[flo
     return sorted({*best, *asked, *above_threshold})
 
 
-def _token_data(
-    model: nn.Module, anatomy: Anatomy, heads: Sequence[int], others: Sequence[tuple[int, str]]
-) -> dict[str, Any]:
+def _token_data(anatomy: Anatomy, heads: Sequence[int], others: Sequence[tuple[int, str]]) -> dict[str, Any]:
     """Return what the page needs to know of the layers and the tokens."""
     read = (token for token, name in others if name == "class token" and is_read(anatomy, token))
     return {
@@ -400,7 +400,7 @@ def explorer(
             "model": printable(model_name) or type(model).__name__,
             "image": printable(image_name),
             "caution": "" if is_packaged(model) else f"{NOT_MEASURED} Measure yours: vit-attention explain --trust",
-            **_token_data(model, anatomy, heads, others),
+            **_token_data(anatomy, heads, others),
             "size": pixels.shape[:2],
             "pixels": pack_bytes(pixels),
             **_attention_data(layers, anatomy.patches, others),

@@ -82,7 +82,10 @@ def capture_text(
         num_prefix_tokens = getattr(encoder, "num_prefix_tokens", 0)
     found = capture_sequence(model, images, tokens)
     if not found.cross:
-        raise ValueError(f"{type(model).__name__} has no cross-attention, so its tokens look at no image")
+        raise ValueError(
+            f"{type(model).__name__} has no cross-attention, so its tokens look at no image: give a model "
+            "whose decoder reads the image by cross-attention"
+        )
     count = found.cross[-1].shape[-1]
     if count != num_prefix_tokens + grid[0] * grid[1]:
         raise ValueError(

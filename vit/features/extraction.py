@@ -37,12 +37,15 @@ def extract(
         raise ValueError("the model is in training mode, in which dropout is random: call model.eval() first")
     settings = model.pretrained_cfg
     if "mean" not in settings:
-        raise ValueError("the pretrained_cfg of the model has no mean and std to normalise images with")
+        raise ValueError(
+            "the pretrained_cfg of the model has no mean and std to normalise images with: load it by vit.load, or set "
+            'pretrained_cfg["mean"] and pretrained_cfg["std"]'
+        )
     weight = model.patch_embed.proj.weight
     compute = program or (lambda images: model.forward_head(model.forward_features(images), pre_logits=True))
     features = [compute(normalise(pixels.to(weight.device), settings).to(weight.dtype)).cpu() for pixels in batches]
     if not features:
-        raise ValueError("there are no images to compute features of")
+        raise ValueError("there are no images to compute features of: give at least one batch")
     return torch.cat(features)
 
 

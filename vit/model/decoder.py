@@ -86,7 +86,10 @@ class TransformerDecoder(nn.Module):
         if prefix > max_length:
             raise ValueError(f"prefix ({prefix}) is longer than max_length ({max_length}): shorten it")
         if prefix and not block_kwargs.get("causal", True):
-            raise ValueError(f"prefix ({prefix}) changes nothing if causal is False, as all tokens see each other")
+            raise ValueError(
+                f"prefix ({prefix}) changes nothing if causal is False, as all tokens see each other: set "
+                "prefix to 0, or causal to True"
+            )
         self.prefix = prefix
         self.vocab_size = vocab_size
         self.max_length = max_length

@@ -178,7 +178,8 @@ class PatchAutoencoder(nn.Module):
         pixels = embedding.in_channels * embedding.patch_size[0] * embedding.patch_size[1]
         if pixels == 1:
             raise ValueError(
-                "a patch of one pixel is zero less its mean, so that nothing is left to predict: take 2 or more"
+                f"patch_size {embedding.patch_size} and in_channels 1 make patches of one number, which is 0 after its "
+                "mean is subtracted: take patches of 2 pixels or more"
             )
         self.encoder = encoder
         sizes = (embed_dim, depth, num_heads, encoder.config["mlp_ratio"])

@@ -49,7 +49,7 @@ class MaskedImageModel(PixelModel):
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
 
     def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
-        """Return what ``forward`` takes to predict the counted pixels, boolean (B, r, s): the images, and these."""
+        """Return the arguments of ``forward`` by which the counted pixels are predicted: images, hidden pixels."""
         return pixels, self.hidden(counted)
 
     def counted(self, pixels: Tensor) -> Tensor:

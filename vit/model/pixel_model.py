@@ -50,7 +50,7 @@ class PixelModel(nn.Module, ABC):
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
     def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
-        """Return what ``forward`` takes to predict the counted pixels, boolean (B, r, s), of images: the images."""
+        """Return the arguments of ``forward`` by which the counted pixels, boolean (B, r, s), are predicted: images."""
         return (pixels,)
 
     def counted(self, pixels: Tensor) -> Tensor:
@@ -98,4 +98,7 @@ class PixelModel(nn.Module, ABC):
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             outside = first_outside(pixels, count)
             if outside is not None:
-                raise ValueError(f"pixel {outside} is none of the {count} colours (0 to {count - 1})")
+                raise ValueError(
+                    f"pixel {outside} is none of the {count} colours (0 to {count - 1}): number colours from 0, or "
+                    "build the model with a larger palette"
+                )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit.attention.multihead import Group
 from vit.model.encoder_block import EncoderBlock
-from vit.support.checks import check_choice
+from vit.support.checks import check_choice, check_switch
 
 Norm = Literal["pre", "post", "none"]
 
@@ -74,8 +74,7 @@ class RewiredBlock(EncoderBlock):
 def check_rewiring(residual: bool, norm: str, drop_path: float) -> None:
     """Check the arguments ``residual`` and ``norm`` of a model."""
     check_choice("norm", norm, get_args(Norm))
-    if not isinstance(residual, bool):
-        raise ValueError(f"residual ({residual!r}) must be True or False")
+    check_switch("residual", residual)
     if drop_path and not residual:
         raise ValueError(
             f"drop_path ({drop_path}) skips a branch, and nothing is left of a token without residual: set it to 0"

@@ -169,10 +169,11 @@ def _check_mergeable(model: nn.Module) -> None:
         raise ValueError(f"a {type(model).__name__} is given: tokens of a vit.VisionTransformer are merged")
     if model.config["pos_embed"] in ROTARY:
         raise ValueError(
-            f"pos_embed {model.config['pos_embed']!r} turns each patch by its place, and merged ones have several"
+            f"pos_embed {model.config['pos_embed']!r} turns each patch by its place, and merged ones have several: "
+            "take a model with learned or sincos positions"
         )
     if not encodes_as_usual(model):
-        raise ValueError("forward_features was replaced, which merging would bypass: take the model without")
+        raise ValueError("forward_features was replaced, which merging would bypass: take a model with its own")
     norm, residual = model.config["norm"], model.config["residual"]
     if norm != "pre" or not residual:
         raise ValueError(
@@ -181,7 +182,9 @@ def _check_mergeable(model: nn.Module) -> None:
         )
     for i, block in enumerate(model.blocks):
         if not isinstance(block, EncoderBlock) or not block.is_plain():
-            raise ValueError(f"block {i} was replaced or has hooks, which merging would bypass: take the model without")
+            raise ValueError(
+                f"block {i} was replaced or has hooks, which merging would bypass: take its own, without hooks"
+            )
         if type(block.attn.mechanism) is not SoftmaxAttention:
             raise ValueError(
                 f"attention of block {i} is {type(block.attn.mechanism).__name__}: only softmax attention counts a "

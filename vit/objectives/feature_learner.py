@@ -71,13 +71,13 @@ class FeatureLearner(Objective, EncoderModule):
         Raises:
             ValueError: If one is.
         """
-        self._check_not_predicting(self.trainer.state.fn == TrainerFn.PREDICTING)
+        if self.trainer.state.fn == TrainerFn.PREDICTING:
+            raise self._predicts_nothing()
 
-    def _check_not_predicting(self, is_predicting: bool) -> None:
-        if is_predicting:
-            raise ValueError(
-                f"{type(self).__name__} predicts no labels: vit-attention features writes the features of images"
-            )
+    def _predicts_nothing(self) -> ValueError:
+        return ValueError(
+            f"{type(self).__name__} predicts no labels: vit-attention features writes the features of images"
+        )
 
     def setup(self, stage: str) -> None:
         """Check that the data fit.
@@ -85,7 +85,8 @@ class FeatureLearner(Objective, EncoderModule):
         Raises:
             ValueError: If images are blended, classes are weighted, a batch is too small, or a prediction is asked for.
         """
-        self._check_not_predicting(stage == "predict")  # prepare_data may be overridden, and runs in one process
+        if stage == "predict":  # prepare_data may be overridden, and runs in one process
+            raise self._predicts_nothing()
         name = type(self).__name__
         data = None if self._trainer is None else self.trainer.datamodule
         if stage != "fit" or not isinstance(data, ImageDataModule):

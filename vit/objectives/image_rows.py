@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from vit.objectives.processes import is_distributed, number_of_processes
+from vit.objectives.processes import are_several_processes, number_of_processes
 from vit.training.evaluated_images import PADDING
 
 
@@ -32,7 +32,7 @@ class ImageRows:
         """
         if index is None:
             index = torch.arange(self.seen, self.seen + len(is_real))
-            if is_distributed():  # no two images have the same number
+            if are_several_processes():  # no two images have the same number
                 index = number_of_processes() * index + torch.distributed.get_rank()
         self.seen += len(is_real)
         columns["index"] = index.to(is_real.device).where(is_real, PADDING)
@@ -45,7 +45,7 @@ class ImageRows:
         The processes have equally many rows, as their batches are filled up.
         """
         columns = {name: torch.cat(parts) for name, parts in self.parts.items()}
-        if is_distributed():
+        if are_several_processes():
             columns = {name: torch.cat(gather_all_tensors(values)) for name, values in columns.items()}
         columns = {name: values.cpu() for name, values in columns.items()}
         order = columns["index"].argsort(stable=True)

@@ -9,10 +9,10 @@ from torch.autograd.function import once_differentiable
 
 def number_of_processes() -> int:
     """Return how many processes train together."""
-    return torch.distributed.get_world_size() if is_distributed() else 1
+    return torch.distributed.get_world_size() if are_several_processes() else 1
 
 
-def is_distributed() -> bool:
+def are_several_processes() -> bool:
     """Return whether several processes train together."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 

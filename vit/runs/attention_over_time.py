@@ -20,6 +20,7 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
 from vit.runs.splits import is_users_own, splits_of
+from vit.support.checks import check_positive_int
 from vit.training.examples import ACROSS, captions_of, first_of_each_class, model_copy
 
 MOST_EPOCHS = 8  # that are drawn side by side
@@ -39,13 +40,12 @@ class AttentionMaps(Callback):
         every_n_epochs: Number of epochs from one drawing to the next.
 
     Raises:
-        ValueError: If an argument is less than 1.
+        ValueError: If an argument is no positive whole number.
     """
 
     def __init__(self, num_images: int = 4, every_n_epochs: int = 1) -> None:
         for name, value in (("num_images", num_images), ("every_n_epochs", every_n_epochs)):
-            if value < 1:
-                raise ValueError(f"{name} ({value}) of AttentionMaps must be at least 1")
+            check_positive_int(name, value)
         self.num_images = num_images
         self.every_n_epochs = every_n_epochs
         self.maps: dict[int, Tensor] = {}

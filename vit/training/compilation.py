@@ -52,7 +52,9 @@ def check_compiles() -> None:
     except Exception as error:  # torch's compiler, the C++ compiler and the loader have errors of their own
         lines = [line.strip() for line in str(error).splitlines() if " error: " in line]  # as C++ compilers write it
         said = (lines or [type(error).__name__])[0][:LONGEST]
-        raise ValueError(f"torch.compile fails on this machine ({said})") from error
+        raise ValueError(
+            f"torch.compile fails on this machine ({said}): repair the compiler, or add --model.compile false"
+        ) from error
 
 
 def _double(numbers: Tensor) -> Tensor:

@@ -14,14 +14,14 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.training.flop import training_flop
 from vit.training.initialization import Init, mimetic_attention
-from vit.weights.architecture import DEFAULTS
+from vit.weights.architecture import DEFAULTS, TRAINING_ONLY
 from vit.weights.surgery import differing_arguments
 
 # Arguments in which a model may differ from the checkpoint that it takes: they act in training alone, or on images of
 # another size, or change the names or shapes of tensors, which are compared.
 MAY_CHANGE = frozenset(
     (
-        *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
+        *TRAINING_ONLY,
         *("image_size", "pad_images", "pos_embed_interpolation", "pos_embed_init", "fc_norm", "num_classes"),
     )
 )

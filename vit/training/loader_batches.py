@@ -40,7 +40,10 @@ def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
     others = [name for name, part in tensors.items() if name != images[0] and part.ndim and len(part) == count]
     labels = [name for name in others if str(name).lower() in LABELS] if len(others) > 1 else others
     if others and len(labels) != 1:
-        raise ValueError(f"a batch needs one tensor of labels, such as by the name label, and has {_described(parts)}")
+        raise ValueError(
+            f"a batch needs one tensor of labels, and this one has {_described(parts)}: name it label, or leave the "
+            "others out"
+        )
     return tensors[images[0]], tensors[labels[0]] if labels else None
 
 
@@ -77,7 +80,8 @@ def check_labels_of_batch(labels: Tensor, num_classes: int, is_trained: bool = F
         remedy = f"set --model.num_classes {highest + 1}, or number" if highest >= num_classes else "number"
         raise ValueError(f"a label is {label}, and the classes are 0 to {num_classes - 1}: {remedy} them from 0")
     if is_trained and lowest == -1:
-        raise ValueError("a label of a training batch is -1: leave images without a class out")
+        count = int((labels == -1).sum())
+        raise ValueError(f"{count} labels of a training batch are -1: leave images without a class out")
 
 
 def one_class_each(labels: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from vit.weights.checkpoint import upgrade
 
 
 class Objective(LightningModule, ABC):
-    """The base of what a model is trained for. A subclass defines a network on images, its loss and its evaluation.
+    """The base class of all objectives. A subclass defines a network on images, its loss and its evaluation.
 
     A subclass describes itself by the class attributes below; runs, report and command line read nothing else. If its
     network has a Vision Transformer, it inherits from ``EncoderModule`` as well, which builds it. Otherwise it builds

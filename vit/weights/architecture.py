@@ -15,6 +15,7 @@ from vit.weights.formats.format import Arguments, State
 DEFAULTS: Arguments = {
     name: parameter.default for name, parameter in inspect.signature(VisionTransformer).parameters.items()
 }
+TRAINING_ONLY = ("dropout", "patch_drop", "drop_path", "grad_checkpointing")  # arguments that act in training alone
 
 MOST_PATCHES = 2**20
 
@@ -88,13 +89,16 @@ def arguments_of(state: State, stated: Arguments, image_size: Size | None = None
     arguments.setdefault("image_size", 224)
     (rows, columns), (p, q) = (to_pair(arguments[name]) for name in ("image_size", "patch_size"))
     if rows * columns > MOST_PATCHES * p * q:
-        raise ValueError(f"images of {rows} x {columns} pixels have more than {MOST_PATCHES:,} patches")
+        raise ValueError(
+            f"images of {rows} x {columns} pixels have more than {MOST_PATCHES:,} patches: take a smaller "
+            "image_size, or a larger patch_size"
+        )
     return arguments
 
 
 def _tensor(state: State, name: str, axes: int) -> Tensor:
     if name not in state:
-        raise ValueError(f"{name} is missing, which every Vision Transformer has")
+        raise ValueError(f"{name} is missing, which every Vision Transformer has: give all its weights")
     if state[name].ndim != axes:
         raise ValueError(f"{name} has shape {tuple(state[name].shape)}, and {axes} axes are expected")
     return state[name]

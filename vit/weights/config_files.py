@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ValueError(f"more than {MOST_JSON:,} bytes")
         contents = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error})") from None
+        raise ValueError(f"{path} cannot be read ({error}): take another copy") from None
     if not isinstance(contents, dict):
         raise ValueError(f"{path} holds no object: take another copy")
     return contents

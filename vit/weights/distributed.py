@@ -141,7 +141,9 @@ def _damaged(folder: Path) -> Iterator[None]:
                 "executed"
             ) from None
         reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
-        raise ValueError(f"{folder} is damaged, or was not written to its end ({reason[:80]})") from None
+        raise ValueError(
+            f"{folder} is damaged, or was not written to its end ({reason[:80]}): take another copy"
+        ) from None
 
 
 def _nested(found: dict[str, Any], places: dict[str, tuple[str | int, ...]]) -> dict[str, Any]:

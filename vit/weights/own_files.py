@@ -18,7 +18,7 @@ from vit.weights.source import holds_tensors, unwrap
 from vit.weights.tensor_files import write_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"
-OF_TRAINING = ("training", "grad_checkpointing")  # attributes of modules that change nothing in eval mode
+IDLE_IN_EVAL = ("training", "grad_checkpointing")  # attributes of modules that change nothing in eval mode
 PAIRS = ("image_size", "patch_size", "patch_stride")  # tuples, which JSON turns into lists
 
 
@@ -143,7 +143,7 @@ def _settings(module: nn.Module, rebuilt: nn.Module) -> str:
     plain = {
         name: value
         for name, value in (vars(module).items() if is_ours else ())
-        if name in vars(rebuilt) and name[0] != "_" and name not in OF_TRAINING
+        if name in vars(rebuilt) and name[0] != "_" and name not in IDLE_IN_EVAL
         if isinstance(value, bool | int | float | str | tuple | None)
     }
     return f"{module.extra_repr()} {plain}"

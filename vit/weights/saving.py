@@ -9,7 +9,7 @@ import torch
 
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.files import replacing
-from vit.weights.architecture import DEFAULTS, arguments_of
+from vit.weights.architecture import DEFAULTS, TRAINING_ONLY, arguments_of
 from vit.weights.formats import WRITABLE, detect, format_for
 from vit.weights.formats.format import Arguments, Format, State
 from vit.weights.formats.timm_config import timm_config_of
@@ -28,9 +28,9 @@ SUFFIXES = {
 FOLDER_FILES = ("model.safetensors", "config.json", "preprocessor_config.json")
 # Arguments that a file need not tell: they matter to the training alone, or the caller chooses them.
 UNTOLD = (
-    *("dropout", "patch_drop", "drop_path", "grad_checkpointing", "pad_images"),
+    *TRAINING_ONLY,
     *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
-    *("image_size", "patch_size", "patch_stride", "fc_norm"),
+    *("image_size", "patch_size", "patch_stride", "pad_images", "fc_norm"),
 )
 
 

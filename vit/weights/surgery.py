@@ -17,6 +17,7 @@ from vit.model.model_checks import mechanisms_of_blocks
 from vit.model.positions import resize_positions
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.precision import at_least_float32
+from vit.weights.architecture import TRAINING_ONLY
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadReport
 
@@ -27,7 +28,7 @@ MAY_DIFFER = frozenset(
         *("image_size", "patch_size", "patch_stride", "pad_images", "in_channels", "num_classes"),
         *("class_token", "num_registers", "mask_token", "no_embed_class", "pool", "fc_norm"),
         *("pos_embed", "pos_embed_init", "pos_embed_interpolation"),
-        *("dropout", "patch_drop", "drop_path", "grad_checkpointing"),
+        *TRAINING_ONLY,
     )
 )
 

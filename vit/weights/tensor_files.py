@@ -94,7 +94,9 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # numpy and zipfile can raise any error on damaged bytes
-        raise ValueError(f"{path} is no .npz file of plain numbers, or is damaged ({error})") from None
+        raise ValueError(
+            f"{path} is no .npz file of plain numbers, or is damaged ({error}): take another copy"
+        ) from None
     state = {}
     for name, array in arrays.items():
         if array.dtype.kind == "V" and array.dtype.itemsize == 2:  # bfloat16, which numpy lacks

@@ -270,7 +270,7 @@ def test_two_classes_have_a_threshold_of_validation_images_which_a_later_test_ta
     run("test", "--ckpt_path", "weights.safetensors", *zeros_and_ones, *CPU, "--experiment", "alone")
     alone = folder / "runs/alone/evaluations/test_weights_0"
     assert json.loads((alone / "results.json").read_text())["scores"]["threshold"] is None
-    assert "No threshold: the weights have none, which" in (alone / "report.html").read_text()
+    assert "No threshold: validation images of both classes choose it" in (alone / "report.html").read_text()
 
 
 def test_equal_probabilities_are_of_the_first_class_in_table_and_score():

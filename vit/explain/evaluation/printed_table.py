@@ -38,7 +38,8 @@ class Table:
         for row in self.rows:
             if all(row.get(name) == value for name, value in what.items()):
                 return row
-        raise ValueError(f"no row has {what}")
+        known = {name: list(dict.fromkeys(row.get(name) for row in self.rows)) for name in what}
+        raise ValueError(f"no row has {what}: choose from {known}")
 
     def __str__(self) -> str:
         words = {name for row in self.rows for name, value in row.items() if isinstance(value, str)}

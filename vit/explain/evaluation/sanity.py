@@ -40,7 +40,9 @@ def other_class(subject: Subject, methods: Sequence[str]) -> dict[str, Tensor]:
     """
     if subject.logits.shape[1] < 2:
         name = type(subject.model).__name__
-        raise ValueError(f"{name} has one logit only: there is no other class to compare its maps with")
+        raise ValueError(
+            f"{name} has one logit only, so there is no other class to compare its maps with: leave this check out"
+        )
     first, second = subject.logits.topk(2, dim=-1).indices.unbind(dim=-1)
     one, other = (replace(subject, target=target) for target in (first, second))
     return {m: map_correlation(signed_map(m, one), signed_map(m, other)) for m in methods}

@@ -13,8 +13,8 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import share_head_order
 from vit.capture.anatomy import Anatomy, ContradictionError
+from vit.capture.head_order import share_head_order
 from vit.capture.logits import logits_of
 from vit.explain.maps import Subject, signed_map
 

@@ -164,9 +164,10 @@ class ViTClassifier(Objective, EncoderModule):
             raise ValueError("the probability of one class alone is always 1: add --model MultilabelClassifier")
         are_shares = labels.ndim == 2 and labels.is_floating_point()
         if are_shares and not torch.allclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2):
+            wrong = int((labels.sum(dim=1) - 1).abs().argmax())
             raise ValueError(
-                "a row of labels does not sum to one: give the share of each class, or for several labels an image add "
-                "--model MultilabelClassifier"
+                f"row {wrong} of the labels sums to {float(labels[wrong].sum()):.3g} and not to one: give the share of "
+                "each class, or for several labels an image add --model MultilabelClassifier"
             )
 
     def check_labels(self, labels: Tensor) -> None:
@@ -180,8 +181,8 @@ class ViTClassifier(Objective, EncoderModule):
             raise ValueError(f"{type(data).__name__} has texts and no classes: add --model SequenceReader")
         if labels.ndim > 1:
             raise ValueError(
-                "a classifier takes class numbers, or rows with one 1: these labels are shares, or several an image "
-                "(then add --model MultilabelClassifier)"
+                f"labels have shape {tuple(labels.shape)} and are shares, or several an image: give class numbers, or "
+                "for several labels an image add --model MultilabelClassifier"
             )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -152,7 +152,7 @@ def notes(scores: Mapping[str, Any]) -> list[str]:
     if scores.get("count") and scores.get("loss", 0.0) is None:
         lines.append("the loss is not finite: for some images the model's answer is no number")
     if "threshold" in scores and scores["threshold"] is None:
-        lines.append("no threshold: the weights have none, which validation images of both classes choose")
+        lines.append("no threshold: validation images of both classes choose it, and this training had none")
     return lines
 
 
