@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -157,7 +158,7 @@ def same_everywhere(folder: str, threads: int) -> Iterator[None]:
         enter(torch.random.fork_rng(devices=[]))
         enter(patch.object(torch.cpu, "_is_avx512_bf16_supported", return_value=False))
         enter(patch.dict(os.environ, {"XDG_CACHE_HOME": f"{folder}/cache"}))
-        enter(redirect_stdout(sys.stderr))
+        enter(redirect_stdout(StringIO()))  # what a training says of itself; errors go to stderr
         enter(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.callback(torch.set_num_threads, before)

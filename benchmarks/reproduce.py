@@ -156,6 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
     names = options.parts or [*PARTS]
     if options.list:
+        print("training small models to see what is out of date: a minute or two", file=sys.stderr)
         print(listed(names))
         return
     at = commit()
