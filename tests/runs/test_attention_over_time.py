@@ -99,7 +99,7 @@ def test_without_validation_images_the_callback_prints_so(capsys):
 
 @pytest.mark.parametrize("name", ["num_images", "every_n_epochs"])
 def test_arguments_below_one_are_refused(name):
-    with pytest.raises(ValueError, match=rf"{name} \(0\) of AttentionMaps"):
+    with pytest.raises(ValueError, match=rf"{name} \(0\) must be a positive whole number"):
         AttentionMaps(**{name: 0})
 
 

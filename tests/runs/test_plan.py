@@ -161,5 +161,7 @@ class Counting(ViTClassifier):
 def test_a_loss_of_a_users_own_that_reads_values_is_an_error_that_names_its_class():
     with torch.device("meta"):
         module = Counting(**SMALL)
-    with pytest.raises(ValueError, match=r"Counting reads values in its training step \(aten.bincount.default\)"):
+    with pytest.raises(
+        ValueError, match=r"Counting reads values in its training step, .* \(aten.bincount.default\): measure a"
+    ):
         plan_training(module, "32-true")

@@ -255,7 +255,9 @@ def test_classes_without_images_and_the_threshold_of_two_classes_are_told(folder
     assert "Threshold of dog, chosen on validation images" in sections(text)
     assert "<th>P(dog) of at least 25.0 %</th>" in text
     assert [row for row in rows(text) if row[0].endswith("ity")] == [["sensitivity", "87.5"], ["specificity", "\u2013"]]
-    assert "No threshold: the weights have none" in change(folder, scores=SCORES | {"threshold": None})
+    assert "No threshold: validation images of both classes choose it" in change(
+        folder, scores=SCORES | {"threshold": None}
+    )
 
 
 def test_areas_are_columns_of_results_that_have_them(folder):

@@ -105,5 +105,6 @@ def test_a_compiler_that_fails_is_told_and_the_network_stays_as_it_is(monkeypatc
     assert network._compiled_call_impl is None
     assert capsys.readouterr().out == (
         "the training is not compiled, so its steps take longer: torch.compile fails on this machine "
-        "(x.cpp:1:10: fatal error: Python.h: No such file or directory)\n"
+        "(x.cpp:1:10: fatal error: Python.h: No such file or directory): repair the compiler, or add "
+        "--model.compile false\n"
     )

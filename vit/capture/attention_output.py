@@ -168,7 +168,7 @@ def _version_of(tensor: Tensor) -> int | None:
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
     """Return whether the inputs are the mixed values of an attention. The batch may be their first or second axis."""
     mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
-    tokens, rounding = pack([inputs], "* c")[0], 1e-3 * float(mixed.abs().max())
+    tokens, rounding = pack([inputs], "* c")[0], 1e-3 * mixed.detach().abs().max().item()
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
         expected = rearrange(mixed, pattern).to(tokens.dtype)
         if tokens.shape == expected.shape and torch.allclose(tokens, expected, rtol=1e-3, atol=rounding):

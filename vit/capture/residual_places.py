@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from vit.capture.attention_output import are_same_tokens, watched_outputs
 from vit.capture.last_tokens import fixes_logits
-from vit.capture.moved import moved_by_images
 from vit.capture.trace import Boundary
 
 
@@ -35,10 +34,9 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
         for number, place in enumerate(layers):
             looks.enter_context(place.seen(partial(_keep, tokens, number)))
         outputs = watched_outputs(model, pair, calls)
-    usual = moved_by_images(model, pair)
     return all(
         (output.added_to is not None and number in tokens and are_same_tokens(output.added_to, tokens[number]))
-        or fixes_logits(model, place, pair, usual)
+        or fixes_logits(model, place, pair)
         for number, (output, place) in enumerate(zip(outputs, layers, strict=False))
     )
 

@@ -189,7 +189,7 @@ def test_positive_weights_are_negatives_over_positives(run, command, photographs
             "--model.positive_weights: expected one of ['none', 'balanced'], got all",
         ),
         (["--data.balance", "loss"], "and --model.positive_weights balanced"),
-        (["--model", "ViTClassifier"], "shares, or several an image (then add --model MultilabelClassifier)"),
+        (["--model", "ViTClassifier"], "shares, or several an image: give class numbers"),
     ],
 )
 def test_a_mistake_is_one_line(error_of, command, arguments, message):
