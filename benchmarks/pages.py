@@ -41,7 +41,7 @@ TRAININGS = {
     "timm ViT 96x6, strongest.*": "timm's model, our strongest recipe for it, ten minutes",
     "cifar10": "CIFAR-10, one hour",
     "cifar10_overlap": "CIFAR-10, one hour, overlapping patches at the end",
-    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, the same end",
+    "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, overlapping at the end",
     "cifar10_showcase": "the packaged model, 1.5 hours",
 }
 ONLY_IN_RESULTS = TRAININGS["cifar10"]  # not in README: the hour with overlapping patches is better
@@ -247,7 +247,7 @@ def highlights() -> str:
         f"{speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model in it is as fast. "
         f"{in_plain_pytorch()}",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
-        f"without the others, stay. The two differ by {100 * drop['relevance']:.0f} points for "
+        f"without the others, it should stay. The two differ by {100 * drop['relevance']:.0f} points for "
         f"`relevance`, which commands draw, by {100 * drop[control]:.0f} for the best control and by "
         f"{100 * drop['rollout']:.0f} for `rollout` (packaged model, {maps_of_packaged['images']} images"
         f"{out_of_date([maps_of_packaged])}). [How this is measured](docs/trust.md), "
@@ -312,8 +312,10 @@ def computation() -> str:
 
 def against_timm() -> str:
     """Return how much more accurate the ten-minute recipe is than timm's ViT in as many minutes, as a sentence."""
-    differences = [f"by {name} {lead_over(cells)} points" for name, cells in current_baselines().items()]
-    text = f"Our ten minutes less those of timm's model: {', '.join(differences)} (95 % interval, Welch's t)."
+    differences = [f"{lead_over(cells)} points by {name}" for name, cells in current_baselines().items()]
+    text = (
+        f"Our accuracy minus that of timm's model, both after ten minutes: {', '.join(differences)} (95 %, Welch's t)."
+    )
     return text if differences else ""
 
 

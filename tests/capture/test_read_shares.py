@@ -22,6 +22,16 @@ def rolled_and_read(model, images, shares):
     return torch.einsum("bn,bnm->bm", shares, attention_rollout(capture_attention(model, images)))
 
 
+def test_images_of_a_batch_have_the_exact_shares_of_the_first_two():
+    def both(tokens):
+        return tokens[:, 0] + tokens[:, 1:].mean(dim=1) @ turn
+
+    turn = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = invented(read=both, classes=40)
+    fixed = examine(model, IMAGES).readout
+    assert_close(Subject(model, IMAGES).readout, fixed.expand(3, -1), **EXACT)
+
+
 @pytest.mark.parametrize("classes", [7, 40])
 def test_the_shares_of_a_class_token_and_a_mean_are_those_of_the_whole_jacobian(classes):
     def both(tokens):

@@ -21,6 +21,36 @@ def test_a_third_image_that_changes_the_others_is_found():
         check_independent(Bytes().eval(), images)
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 7])
+def test_images_are_compared_in_batches_of_one_size_and_none_alone(count):
+    sizes = []
+
+    class Squeezed(torch.nn.Module):
+        """Rounds by the size of the batch, and loses the axis of a single image."""
+
+        def forward(self, images):
+            sizes.append(len(images))
+            return (images.flatten(1)[:, :4] * (1 + 0.01 * len(images))).squeeze()
+
+    check_independent(Squeezed().eval(), torch.rand(count, 3, 4, 4))
+    assert sizes == [count] * 3
+
+
+@pytest.mark.parametrize("changed", range(5))
+def test_each_image_is_compared(changed):
+    class OneDiffers(torch.nn.Module):
+        """An image depends on the last one of its batch."""
+
+        def forward(self, images):
+            is_it = images.flatten(1)[:, :1] == changed
+            return images.flatten(1)[:, :4] + is_it * images[-1, 0, 0, 0]
+
+    images = torch.rand(5, 3, 4, 4)
+    images[:, 0, 0, 0] = torch.arange(5.0)
+    with pytest.raises(ValueError, match="between an image beside half of these images and the same image in a batch"):
+        check_independent(OneDiffers().eval(), images)
+
+
 def test_a_copy_of_an_image_that_changes_an_earlier_logit_is_found_in_float32_too():
     class Coupled(torch.nn.Module):
         def forward(self, images):

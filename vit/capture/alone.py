@@ -42,33 +42,35 @@ def check_alone(
     """
     check_count(model, len(several), len(several[0]), len(alone))
     for call in calls:
-        moved = moved_from(several[call][row : row + 1], alone[call])
-        if not moved <= allowed(model, alone[call]):
+        moved = largest_difference(several[call][row : row + 1], alone[call])
+        if not moved <= allowed_rounding(model, alone[call]):
             raise differs_alone(model, call, moved)
 
 
-def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor) -> None:
+def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor, beside: str = "alone") -> None:
     """Raise a ValueError if the logits of an image differ between a batch and the image alone, or in a smaller batch.
 
     Args:
         model: The model.
         images: The batch. What a change of its first image moves is the scale of a logit near 0.
         several: The logits of the image in the batch.
-        alone: Its logits alone.
+        alone: Its logits alone, or beside fewer others.
+        beside: What the image had beside it then, in words.
     """
     if several.shape != alone.shape:
         raise ValueError(
             f"{type(model).__name__} returns logits of shape {tuple(several.shape)} for one of several images and "
-            f"{tuple(alone.shape)} for an image alone: keep the axis of images, as by squeeze(-1) in place of squeeze()"
+            f"{tuple(alone.shape)} for an image {beside}: keep the axis of images, as by squeeze(-1) in place of "
+            "squeeze()"
         )
     share = tolerance(model, alone, BATCH_TOLERANCE)
-    moved = moved_from(several.detach(), alone) if alone.numel() else 0.0
+    moved = largest_difference(several.detach(), alone) if alone.numel() else 0.0
     if not alone.numel() or moved <= share * alone.abs().max().item():
         return
     if not moved <= share * moved_by_images(model, two_of(images[:1])):
         raise ValueError(
-            f"the logits of {type(model).__name__} differ by {moved:.2g} between an image alone and the same image in "
-            "a batch, so the images of a batch change each other: give one image at a time"
+            f"the logits of {type(model).__name__} differ by {moved:.2g} between an image {beside} and the same "
+            f"image in a batch of {len(images)}, so the images of a batch change each other: give one image at a time"
         )
 
 
@@ -91,11 +93,11 @@ def differs_alone(model: nn.Module, call: int, moved: float) -> ValueError:
     )
 
 
-def moved_from(one: Tensor, other: Tensor) -> float:
+def largest_difference(one: Tensor, other: Tensor) -> float:
     """Return the largest difference of two tensors, infinite if their shapes differ."""
     return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
 
 
-def allowed(model: nn.Module, numbers: Tensor) -> float:
+def allowed_rounding(model: nn.Module, numbers: Tensor) -> float:
     """Return how far rounding may move the numbers of a layer."""
     return tolerance(model, numbers, BATCH_TOLERANCE) * numbers.abs().max().item()

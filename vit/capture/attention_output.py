@@ -4,7 +4,8 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class AttentionOutput:
     values: Tensor  # (B, H, M, d)
     projection: Tensor | None = None  # of the output, (C, H * d), times the factors that follow, such as LayerScale
     added_to: Tensor | None = None  # the tokens that the output is added to; None if something else comes before
+    inside: list[Tensor] = field(default_factory=list)  # what entered the modules that contain this attention
 
 
 def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
@@ -46,15 +48,29 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
 def watched_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
     """Return what is known of the output of each of these attention calls on images (B, C, H, W)."""
     found: dict[int, AttentionOutput] = {}
+    entered: list[Tensor | None] = []  # the running modules, innermost last
 
     def keep(call: int, attn: Tensor) -> Tensor:
         if call in calls:
-            found[call] = AttentionOutput(attn, intercepted.values)
+            inside = [tokens.detach().clone() for tokens in entered if tokens is not None and tokens.ndim == 3]
+            found[call] = AttentionOutput(attn, intercepted.values, inside=inside)
             watch.follow(found[call])
         return attn
 
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        entered.append(first if isinstance(first, Tensor) else None)
+
+    def leave(*_: Any) -> None:
+        entered.pop()
+
     intercepted = intercept(model, images, keep)
-    with _WatchProjection() as watch, intercepted:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave))
+        hooks.enter_context(watch := _WatchProjection())
+        hooks.enter_context(intercepted)
         model(images)
     return [found[call] for call in calls]
 
@@ -91,8 +107,9 @@ class _WatchProjection(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
-            if _is_mixed(args[0], output):
-                output.projection, self.projected = _dense(args[1]), output
+            given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+            if _is_mixed(given["input"], output):
+                output.projection, self.projected = _dense(given["weight"]), output
                 self._keep(result)
         elif places and isinstance(result, Tensor):
             self._step(name, places[0], operands, result)

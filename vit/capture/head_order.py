@@ -11,7 +11,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.capture.alone import allowed, check_count, differs_alone, moved_from, project_attention
+from vit.capture.alone import allowed_rounding, check_count, differs_alone, largest_difference, project_attention
 from vit.capture.intercept import Edit, InterceptAttention
 from vit.capture.moved import noise_like
 from vit.capture.remedy import CHOOSE_OTHERS
@@ -70,8 +70,10 @@ def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozen
         expected = torch.cat([projections[call] for projections in alone])  # (2, H, N)
         if together[call][0].shape != rearrange(expected, "b h n -> (b h) n").shape:
             continue  # the tokens of both images are one sequence
-        moved = [moved_from(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS]
-        if not min(moved) <= allowed(model, expected):
+        moved = [
+            largest_difference(rearrange(together[call][0], f"{order} -> b h n", b=2), expected) for order in ORDERS
+        ]
+        if not min(moved) <= allowed_rounding(model, expected):
             raise differs_alone(model, call, min(moved))
         if moved[1] < moved[0]:
             found.append(call)

@@ -31,6 +31,7 @@ SQUASHING = (
 SOFTMAXES = (torch.softmax, Tensor.softmax, F.softmax)  # over classes (B, K); attention has more axes
 MOST_DIRECTIONS = 1024  # one for each logit; more logits, such as one for each pixel, are replaced by random mixtures
 MIXTURES = 256  # their number: the shares are then right to about one percent
+FIRST = 16  # of them, which show whether one token alone is read
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,21 @@ class Reading:
     num_tokens: int = 0
 
     @torch.inference_mode(False)
-    def shares(self, model: nn.Module, images: Tensor, contrast: Tensor | None = None) -> Tensor:
+    def shares(
+        self, model: nn.Module, images: Tensor, contrast: Tensor | None = None, *, in_short: bool = False
+    ) -> Tensor:
         """Return the share of each token in the logits of images (B, C, H, W): (B, N), rows sum to one.
 
         A share is the norm of the Jacobian of the logits with respect to the token. Of more than 1,024 logits it is
-        estimated by random mixtures. If all norms are 0, as with a head
-        of zeros, the first token has share 1. With a contrast (B, classes), it is that of the sum of the logits with
-        these weights. If all are 0 then, all tokens have share 1.
+        estimated by random mixtures, and ``in_short`` by few of them, to compare images. If all norms are 0, as with a
+        head of zeros, the first token has share 1. With a contrast (B, classes), it is that of the sum of the logits
+        with these weights. If all are 0 then, all tokens have share 1.
 
         Raises:
             ValueError: If the gradient of an image is 0 although the output depends on it: it is not 0 without
                 sigmoid, clamp or softmax, it is not 0 for other images, or the output differs between images.
         """
-        norms = self._norms(model, images, contrast)
+        norms = self._norms(model, images, contrast, in_short)
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():
             with _Unsquashed():
                 has_slopes = bool((self._norms(model, images[flat], None) > 0).any())
@@ -79,13 +82,15 @@ class Reading:
         total = reduce(norms, "b n -> b 1", "sum")
         return torch.where(total > 0, norms / total, none)
 
-    def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
+    def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool = False) -> Tensor:
         if self.place:
-            return _norms_at(self.place, model, images, contrast)
-        found = self._norms_of_result(model, images, contrast) if self.result else None
-        return _norms_of_rows(self.call, model, images, contrast) if found is None else found
+            return _norms_at(self.place, model, images, contrast, in_short)
+        found = self._norms_of_result(model, images, contrast, in_short) if self.result else None
+        return _norms_of_rows(self.call, model, images, contrast, in_short) if found is None else found
 
-    def _norms_of_result(self, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor | None:
+    def _norms_of_result(
+        self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool
+    ) -> Tensor | None:
         """Return the norm of the Jacobian with respect to the result of a function, or None if no axis counts tokens.
 
         Rows and columns of patches may have an axis each, as in a convolution behind the last layer.
@@ -102,7 +107,7 @@ class Reading:
         with torch.no_grad(), FollowValues():
             logits = logits_within(model, images, ResultsAfter(self.call, start_graph))
             pattern = _pattern_of_tokens(kept[0].shape, len(images), self.num_tokens)
-            return pattern and _root_of_squares(model, logits, kept[0], pattern, contrast)
+            return pattern and _root_of_squares(model, logits, kept[0], pattern, contrast, in_short)
 
 
 class _Unsquashed(TorchFunctionMode):
@@ -116,7 +121,7 @@ class _Unsquashed(TorchFunctionMode):
         return args[0] if squashes and args else func(*args, **(kwargs or {}))
 
 
-def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
+def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool) -> Tensor:
     """Return the norm of the Jacobian of the logits with respect to the tokens at a place: (B, N)."""
     kept: list[Tensor] = []
 
@@ -130,7 +135,7 @@ def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tenso
         # no_grad restores the mode that start_graph changes.
         with torch.no_grad(), around, place.changed(start_graph):
             logits = result_of(model(images))
-            return _root_of_squares(model, logits, kept[0], "b n d -> b n", contrast)
+            return _root_of_squares(model, logits, kept[0], "b n d -> b n", contrast, in_short)
 
     try:
         return norms(FollowValues())
@@ -160,7 +165,7 @@ def _pattern_of_tokens(shape: Sequence[int], images: int, tokens: int) -> str | 
     return f"{' '.join(names)} -> b {'n' if counting else '(n m)'}"
 
 
-def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor | None) -> Tensor:
+def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool) -> Tensor:
     """Return the norm of the Jacobian of the logits with respect to the rows of an attention: (B, N)."""
     kept: list[Tensor] = []
 
@@ -173,20 +178,32 @@ def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor
 
     with torch.no_grad(), FollowValues():
         logits = run_intercepted(model, images, start_graph)
-        return _root_of_squares(model, logits, kept[0], "b h n m -> b n", contrast)
+        return _root_of_squares(model, logits, kept[0], "b h n m -> b n", contrast, in_short)
 
 
-def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str, contrast: Tensor | None) -> Tensor:
+def _root_of_squares(
+    model: nn.Module, logits: Tensor, by: Tensor, pattern: str, contrast: Tensor | None, in_short: bool
+) -> Tensor:
     if not logits.requires_grad:
         raise _no_gradient(model)
     flat = rearrange(logits, "b ... -> b (...)")
     count = flat.shape[1]
     if contrast is not None:
-        directions = contrast[None]
-    elif count <= MOST_DIRECTIONS:
-        directions = torch.eye(count)
-    else:
-        directions = torch.randn(MIXTURES, count, generator=torch.Generator().manual_seed(0))
+        return _squares(model, flat, by, pattern, contrast[None]).sqrt()
+    if count <= FIRST:
+        return _squares(model, flat, by, pattern, torch.eye(count)).sqrt()
+    mixtures = torch.randn(MIXTURES, count, generator=torch.Generator().manual_seed(0))
+    first = _squares(model, flat, by, pattern, mixtures[:FIRST])
+    # Where one token alone is read, its share is 1 by any direction.
+    if in_short or bool(((first > 0).sum(dim=1) == 1).all()):
+        return first.sqrt()
+    if count <= MOST_DIRECTIONS:
+        return _squares(model, flat, by, pattern, torch.eye(count)).sqrt()
+    return (first + _squares(model, flat, by, pattern, mixtures[FIRST:])).sqrt()
+
+
+def _squares(model: nn.Module, flat: Tensor, by: Tensor, pattern: str, directions: Tensor) -> Tensor:
+    """Return the sum of the squared slopes of the logits (B, K) in these directions, (R, K) or (1, B, K): (B, N)."""
     squares = torch.zeros((), device=flat.device)
     for direction in directions.to(flat):
         (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True, allow_unused=True)
@@ -194,7 +211,7 @@ def _root_of_squares(model: nn.Module, logits: Tensor, by: Tensor, pattern: str,
             raise _no_gradient(model)
         # In float16 the squares of small slopes are zero.
         squares = squares + reduce(at_least_float32(slope.detach()) ** 2, pattern, "sum")
-    return squares.sqrt()
+    return squares
 
 
 def _no_gradient(model: nn.Module) -> ValueError:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vit.capture.attention_output import are_same_tokens, watched_outputs
 from vit.capture.last_tokens import fixes_logits
+from vit.capture.moved import moved_by_images
 from vit.capture.trace import Boundary
 
 
@@ -34,11 +35,15 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
         for number, place in enumerate(layers):
             looks.enter_context(place.seen(partial(_keep, tokens, number)))
         outputs = watched_outputs(model, pair, calls)
-    return all(
-        (output.added_to is not None and number in tokens and are_same_tokens(output.added_to, tokens[number]))
-        or fixes_logits(model, place, pair)
+    unsure = [
+        place
         for number, (output, place) in enumerate(zip(outputs, layers, strict=False))
-    )
+        if output.added_to is None or number not in tokens or not are_same_tokens(output.added_to, tokens[number])
+    ]
+    if not unsure:
+        return True
+    usual = moved_by_images(model, pair)
+    return all(fixes_logits(model, place, pair, usual) for place in unsure)
 
 
 def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:

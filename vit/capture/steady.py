@@ -51,15 +51,22 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
 def check_independent(model: nn.Module, images: Tensor) -> None:
     """Raise a ValueError if the logits of an image depend on others of its batch.
 
-    Images are passed together, and as two halves in reverse order. ``check_steady`` sees two images alone.
+    Images are passed together, and each half of them beside itself. ``check_steady`` sees the first two images alone.
     """
-    if len(images) <= 2:
+    count, size = len(images), -(-len(images) // 2)
+    if count <= 2:
         return
     together = result_of(model(images))
     if together.isfinite().all():  # else a map names the image
-        halves = images.split(-(-len(images) // 2))
-        apart = torch.cat([result_of(model(half.flip(0))).flip(0) for half in halves])
-        check_logits_alone(model, images, together, apart)
+        first, last = (_beside_itself(model, half, count) for half in (images[:size], images[-size:]))
+        apart = torch.cat([first, last[2 * size - count :]])
+        check_logits_alone(model, images, together, apart, beside="beside half of these images")
+
+
+def _beside_itself(model: nn.Module, half: Tensor, count: int) -> Tensor:
+    """Return the logits of images in a batch of ``count`` of them: batches of one size round alike."""
+    filled = torch.cat([half.flip(0)] * 2)[:count]
+    return result_of(model(filled))[: len(half)].flip(0)
 
 
 @torch.no_grad()

@@ -162,6 +162,31 @@ def test_tokens_that_are_averaged_before_the_projection_are_refused():
         explain(randomised(Averaged()), IMAGES, "value")
 
 
+def test_shared_layers_and_tokens_first_have_the_values_of_layers_of_their_own():
+    def run(model, images):
+        tokens = model.embed(images)
+        for _ in range(2):
+            tokens = model.layers[0](tokens)
+        return model.read(tokens)
+
+    shared = invented(Layer(), run=run)
+    apart = invented(Layer(), Layer())
+    apart.load_state_dict(shared.state_dict(), strict=False)
+    apart.layers[1].load_state_dict(shared.layers[0].state_dict())
+    assert_close(explain(shared, INVENTED, "value"), explain(apart, INVENTED, "value"), **EXACT)
+
+
+def test_a_projection_that_is_called_by_keywords_is_read():
+    class ByName(Layer):
+        def attend(self, tokens):
+            mixed = self.join(self.mix(self, *self.split(tokens)))
+            return nn.functional.linear(input=mixed, weight=self.proj.weight, bias=self.proj.bias)
+
+    by_name, plain = invented(ByName(), ByName()), invented(Layer(), Layer())
+    for method in ("value", "value_rollout", "relevance"):
+        assert_close(explain(by_name, INVENTED, method), explain(plain, INVENTED, method), **EXACT)
+
+
 def test_shared_layers_with_an_adapter_beside_the_projection_are_refused():
     class Adapted(Layer):
         def attend(self, tokens):
@@ -300,7 +325,9 @@ def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kw
     from timm.models.vision_transformer import ParallelScalingBlock
 
     model = randomised(of_timm(block_fn=ParallelScalingBlock, **kwargs)())
-    with pytest.raises(ValueError, match=r"layer 0 .* directly to the tokens .* such as that with a parallel MLP"):
+    with pytest.raises(
+        ValueError, match=r"layer 0 .* directly to the tokens .* such as that with an adapter or an MLP"
+    ):
         explain(model, IMAGES, "value")
     explain(invented(Parallel(), Parallel()), INVENTED, "value")  # x + attention + MLP is added from the left
 

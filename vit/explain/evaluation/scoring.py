@@ -155,8 +155,8 @@ def score(
         removals = removals or of_batch
         if of_batch != removals:
             raise ValueError(
-                f"tokens of the first batch are removed by {removals[0]}, and those of a later one by {of_batch[0]}: "
-                "give images of one size"
+                f"tokens of the first batch are removed by {removals[0]}, and those of a later one by {of_batch[0]}, "
+                "as their size differs or its attention cannot be read: give images of one size, or score it alone"
             )
         if fitting and not count:
             methods = [method for method in methods if _fits(method, subject)]

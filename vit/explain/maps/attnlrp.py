@@ -26,7 +26,8 @@ from vit.explain.norms import NORMS
 OTHER_METHODS = "choose 'relevance', 'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
 FACTOR, FACTOR_OF_FLOAT16 = 64, 2  # of the inputs in the experiment; float16 ends at 65,504
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
-ELEMENTWISE = ("elu", "erf", "gelu", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh")
+ELEMENTWISE = ("elu", "erf", "gelu", "hardsigmoid", "hardswish", "hardtanh", "mish", "relu6", "sigmoid", "silu")
+ELEMENTWISE += ("softplus", "tanh")
 # Of these and the functions above, activations are written as products.
 POINTWISE = (*PRODUCTS, *QUOTIENTS, *SUMS, *DIFFERENCES, *COPIES, "neg", "negative")
 
@@ -139,7 +140,7 @@ class _FindRules(TorchFunctionMode):
     """Finds by experiment which rule each call of a function needs, and follows it.
 
     A function needs none if it is affine along the ray from 0 to its inputs: ``f(kx) + (k - 1) f(0) = k f(x)``. The
-    factor k is large, so that functions with a bound, such as ReLU6, reach it. A product is a function that is so in
+    factor k is large, so that functions with a bound, such as a clamp, reach it. A product is a function that is so in
     each of two inputs, but not in both together.
     """
 
@@ -247,7 +248,9 @@ class _Call:
     @torch.no_grad()
     def is_affine_in(self, inputs: list[Tensor]) -> bool:
         """Return whether the call is affine along the ray from 0 to some of its inputs."""
-        factor = FACTOR_OF_FLOAT16 if any(x.dtype == torch.float16 for x in inputs) else FACTOR
+        kind = inputs[0].device.type
+        in_float16 = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+        factor = FACTOR_OF_FLOAT16 if in_float16 or any(x.dtype == torch.float16 for x in inputs) else FACTOR
         at = [_floats(self.tried_with({id(x): _scaled(x, times) for x in inputs})) for times in (0, 1, factor)]
         return all(
             torch.allclose(

@@ -95,6 +95,9 @@ class Subject:
         anatomy, fixed = self.anatomy, self.anatomy.readout
         if anatomy.pooled or (len(self.images) <= 2 and not anatomy.readout_varies):
             return repeat(fixed, "n -> b n", b=len(self.images))
+        rough = anatomy.reading.shares(self.model, self.images, in_short=True)
+        if not anatomy.readout_varies and ((rough - rough[:1]).abs() <= VARIES * rough.max()).all():
+            return repeat(fixed, "n -> b n", b=len(self.images))
         shares = anatomy.reading.shares(self.model, self.images)
         if ((shares > 0) != (fixed > 0)).any():
             raise anatomy.varying_readout_error()
@@ -234,9 +237,9 @@ class Subject:
         """
         if len(tokens) != len(self.images):
             raise ValueError(
-                f"{type(self.model).__name__} passes {len(tokens)} rows of tokens for {len(self.images)} images, as if "
-                "it had several views of each, so no map is that of an image: choose occlusion, input_gradient, "
-                "integrated_gradients or smoothgrad"
+                f"{type(self.model).__name__} passes {len(tokens)} rows of tokens for {len(self.images)} images, as "
+                "models do that pass several views of each, so no map belongs to one image: choose occlusion, "
+                "input_gradient, integrated_gradients or smoothgrad"
             )
         return rearrange(tokens[:, self.anatomy.patches], "b (r s) -> b r s", r=self.anatomy.grid[0])
 

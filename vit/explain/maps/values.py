@@ -86,13 +86,12 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
     if subject.without_skip is not None:
         return outputs, residuals
     for layer, output in enumerate(outputs[: anatomy.depth]):
-        found = output.added_to
-        if found is None or not residuals or not are_same_tokens(found, residuals[layer]):
+        found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
+        if found is None or not any(are_same_tokens(found, tokens) for tokens in streams):
             raise ValueError(
                 f"layer {layer} of {name} does not add the output of its attention directly to the tokens that enter "
-                "the layer (a norm, a gate or another sum comes first, such as that with a parallel MLP), or no module "
-                "takes these tokens, so what each patch adds is not known: choose attention, rollout, relevance or "
-                "occlusion"
+                "the layer (a norm, a gate or another sum comes first, such as that with an adapter or an MLP), so "
+                "what each patch adds is not known: choose attention, rollout, relevance or occlusion"
             )
     return outputs, residuals
 
