@@ -138,8 +138,8 @@ def table(cells: dict[str, Any]) -> str:
     times = ", ".join(f"{seconds / 60:g} minutes for {size:,} images" for size, seconds in SECONDS.items())
     speeds = ", ".join(f"{name} {speed}" for name, speed in SPEED.items())
     note = (
-        "Test accuracy, mean and 95 % interval over seeds, which change the training and not the images: another subset "
-        "may answer otherwise. Each mechanism takes as many steps as one thread alone takes in "
+        "Test accuracy, mean and 95 % interval over seeds, which change the training and not the images: another "
+        "subset may answer otherwise. Each mechanism takes as many steps as one thread alone takes in "
         f'{times}, at {speeds} images a second; "images/s" was measured while another training ran beside. '
         "Parameters include queries and keys that a mechanism does not use; without these, all have equally many to "
         "0.2 %. The learning rate has a better validation accuracy than half and twice of it, after "
