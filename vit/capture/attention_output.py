@@ -45,8 +45,13 @@ def capture_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
 
 
 @torch.no_grad()
-def watched_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> list[AttentionOutput]:
-    """Return what is known of the output of each of these attention calls on images (B, C, H, W)."""
+def watched_outputs(
+    model: nn.Module, images: Tensor, calls: Sequence[int], *, with_weights: bool = True
+) -> list[AttentionOutput]:
+    """Return what is known of the output of each of these attention calls on images (B, C, H, W).
+
+    Without weights, those of one layer are in memory at a time.
+    """
     found: dict[int, AttentionOutput] = {}
     entered: list[Tensor | None] = []  # the running modules, innermost last
 
@@ -69,7 +74,7 @@ def watched_outputs(model: nn.Module, images: Tensor, calls: Sequence[int]) -> l
         for module in model.modules():
             hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(leave))
-        hooks.enter_context(watch := _WatchProjection())
+        hooks.enter_context(watch := _WatchProjection(with_weights))
         hooks.enter_context(intercepted)
         model(images)
     return [found[call] for call in calls]
@@ -85,14 +90,20 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
 class _WatchProjection(TorchFunctionMode):
     """Finds the linear layer after each attention, the factors that follow it, and what the product is added to."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_weights: bool) -> None:
         super().__init__()
+        self.with_weights = with_weights
         self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
         self.projected: AttentionOutput | None = None  # the last attention that was projected
         self.tensor, self.version = torch.empty(0), 0  # its output, and how often that was changed in place
 
     def follow(self, output: AttentionOutput) -> None:
+        self._let_go(self.awaited)
         self.awaited, self.projected = output, None
+
+    def _let_go(self, output: AttentionOutput | None) -> None:
+        if output is not None and not self.with_weights:
+            output.attn = output.values = output.attn.new_empty(0)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -111,6 +122,7 @@ class _WatchProjection(TorchFunctionMode):
             if _is_mixed(given["input"], output):
                 output.projection, self.projected = _dense(given["weight"]), output
                 self._keep(result)
+            self._let_go(output)
         elif places and isinstance(result, Tensor):
             self._step(name, places[0], operands, result)
         return result

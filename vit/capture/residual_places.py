@@ -34,7 +34,7 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     with ExitStack() as looks:
         for number, place in enumerate(layers):
             looks.enter_context(place.seen(partial(_keep, tokens, number)))
-        outputs = watched_outputs(model, pair, calls)
+        outputs = watched_outputs(model, pair, calls, with_weights=False)
     unsure = [
         place
         for number, (output, place) in enumerate(zip(outputs, layers, strict=False))
