@@ -90,6 +90,22 @@ def test_maps_of_heads_that_come_first_are_those_of_images_that_come_first():
         assert_close(explain(one, IMAGES, method), explain(other, IMAGES, method), **EXACT)
 
 
+class SkipsForOne(Flat):
+    """Flat layers, of which a single image passes the first alone."""
+
+    def forward(self, images):
+        layers, self.qkv = self.qkv, self.qkv[:1] if len(images) == 1 else self.qkv
+        try:
+            return super().forward(images)
+        finally:
+            self.qkv = layers
+
+
+def test_layers_that_one_image_alone_skips_are_refused():
+    with pytest.raises(ValueError, match="has 2 attentions for 2 images and 1 for one of them"):
+        heads_first_calls(randomised(SkipsForOne(heads_first)), IMAGES)
+
+
 def test_an_order_that_cannot_be_found_is_refused():
     model = randomised(Flat(jumbled))
     with pytest.raises(

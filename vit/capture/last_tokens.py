@@ -74,7 +74,7 @@ def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float |
         return tokens[:1].expand_as(tokens).clone()  # to which a layer may add in place
 
     with place.changed(of_first):
-        logits = result_of(model(_and_first(pair)))
+        logits = result_of(model(and_first(pair)))
     usual = moved_by_images(model, pair) if usual is None else usual
     return len(passed) == 1 and are_equal(logits, usual)
 
@@ -90,7 +90,7 @@ def last_result(
     """
     if num_tokens < 2:
         return 0
-    three = _and_first(pair)
+    three = and_first(pair)
     seen: dict[int, Tensor] = {}
 
     def look(number: int, result: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
     def without(call: int, attn: Tensor) -> Tensor:
         return torch.zeros_like(attn) if call == last else attn
 
-    three = _and_first(pair)
+    three = and_first(pair)
     with intercept(model, three, without):
         logits = result_of(model(three))
     return are_equal(logits, moved_by_images(model, pair))
@@ -158,7 +158,8 @@ class ResultsAfter(TorchFunctionMode):
         return self.change(self.number, result)
 
 
-def _and_first(pair: Tensor) -> Tensor:
+def and_first(pair: Tensor) -> Tensor:
+    """Return images and the first of them again: (B, C, H, W) -> (B + 1, C, H, W)."""
     return torch.cat([pair, pair[:1]])  # the first image twice: its two results differ by rounding alone
 
 

@@ -1,6 +1,7 @@
 """Maps made from attention and its gradient, against numbers worked out by hand and against plain formulas."""
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -285,6 +286,41 @@ def test_modules_side_by_side_are_no_layers_that_legrad_could_read(random_vit):
     with pytest.raises(ValueError, match="legrad needs a module for each layer that takes its tokens"):
         explain(model, IMAGES, "legrad")
     assert explain(model, IMAGES, "relevance").shape == (len(IMAGES), *examine(model, IMAGES).grid)
+
+
+class Lists(nn.Module):
+    """Attentions and MLPs in a list each. A norm comes after a branch, or as a function before it."""
+
+    def __init__(self, model, norms):
+        super().__init__()
+        self.model, self.norms = model, norms
+        self.attns = nn.ModuleList(block.attn for block in model.blocks)
+        self.mlps = nn.ModuleList(block.mlp for block in model.blocks)
+        model.blocks = nn.ModuleList()
+
+    def forward(self, images):
+        def norm(x):
+            return nn.functional.layer_norm(x, x.shape[-1:])
+
+        tokens = self.model.embed(images)
+        for attn, mlp in zip(self.attns, self.mlps, strict=True):
+            for part in (attn, mlp):
+                tokens = tokens + (norm(part(tokens)) if self.norms == "after" else part(norm(tokens)))
+        return self.model.forward_head(self.model.norm(tokens))
+
+
+@pytest.mark.parametrize(("norms", "found"), [("after", 3), ("before", 0)])
+def test_an_attention_that_gets_the_sum_itself_gets_the_residual_stream(norms, found, random_vit):
+    model, sums = Lists(random_vit(), norms).double().eval(), []
+    layers = examine(model, IMAGES).parts.layers
+    assert len(layers) == found
+    if layers:
+        with layers[1].seen(sums.append):
+            model(IMAGES)
+        tokens = model.model.embed(IMAGES)
+        norm = partial(nn.functional.layer_norm, normalized_shape=tokens.shape[-1:])
+        tokens = tokens + norm(model.attns[0](tokens))
+        assert_close(sums[0], tokens + norm(model.mlps[0](tokens)), **EXACT)
 
 
 def test_legrad_without_a_final_norm_is_refused(random_vit):

@@ -281,9 +281,10 @@ def scripted(x):
     [
         (OwnGradient.apply, r"no rule for torch\.Tensor\.sin without a gradient, as in an autograd\.Function"),
         (scripted, r"does not see what Activated computes in compiled or scripted functions \(.*sigmoid.*\)"),
+        (torch.func.vmap(F.silu), r"no rule for torch\.nn\.functional\.silu within torch\.func, as in vmap"),
         (lambda x: x.clamp(max=5), r"no rule for torch\.Tensor\.clamp, which the model calls"),
     ],
-    ids=["own gradient", "scripted", "a bound that no logit reaches"],
+    ids=["own gradient", "scripted", "vmap", "a bound that no logit reaches"],
 )
 def test_what_no_rule_can_follow_is_refused(activation, reason):
     with pytest.raises(ValueError, match=reason):
