@@ -34,6 +34,7 @@ import claims_scale
 import torch
 from claims_training import FAILS, HOLDS, OPEN
 from records import RESULTS, Report, command_line, is_measured, made_at, out_of_date, place, provenance, write_cell
+from training_runs import TrainingError
 
 from vit.support.checks import check_positive
 from vit.support.markdown import markdown_table
@@ -168,11 +169,13 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unknown setting {unknown[0]!r}: choose of {', '.join(map(repr, claim.settings))}")
     if claim.takes_images != (options.data is not None):
         parser.error(f"{options.name} needs --data FOLDER" if claim.takes_images else f"{options.name} has no --data")
-    if options.minutes is not None:
-        try:
+    try:
+        if claim.takes_images:
+            claims_cifar10.check_images(options.data)
+        if options.minutes is not None:
             check_positive("--minutes", options.minutes)
-        except ValueError as error:
-            parser.error(str(error))
+    except ValueError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)  # the models are too small for more
     images = (options.data,) if claim.takes_images else ()
     start = time.monotonic()
@@ -184,7 +187,10 @@ def main(arguments: list[str] | None = None) -> None:
             if options.minutes is not None and time.monotonic() - start > 60 * options.minutes:
                 print(f"{cell} and what follows it is left for the next call", file=sys.stderr)
                 return
-            measured = claim.measure(claim.settings[name], seed, *images)
+            try:
+                measured = claim.measure(claim.settings[name], seed, *images)
+            except TrainingError as error:
+                raise SystemExit(f"error: {error}") from None
             made = provenance() | {"command": f"python benchmarks/claims.py {options.name}"}
             write_cell(
                 path, cell, made | {"setting": name, "seed": seed} | measured, lambda cells: report(claim, cells)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from claims_rivals import COLORS, accuracies
+from claims_rivals import COLORS, accuracies, compared
 from claims_training import answer, difference, percent, points
 from training_runs import train
 
@@ -34,6 +34,20 @@ CHOICE_SEED, CHOICE_SECONDS = 3, 150
 SETTINGS: dict[str, dict[str, Any]] = {
     f"{name}, {size:,} images": {"attention": name, "size": size} for size in SECONDS for name in COLORS
 }
+
+
+def check_images(folder: Path) -> None:
+    """Check that a folder has the training images of CIFAR-10, of which the settings take shares.
+
+    Raises:
+        ValueError: If it has another number of them.
+    """
+    count = sum(1 for _ in folder.glob("train/*/*"))
+    if count != IMAGES:
+        raise ValueError(
+            f"{folder} has {count:,} files in train/CLASS/, and CIFAR-10 has {IMAGES:,} training images: give the "
+            "folder of train/ and test/"
+        )
 
 
 def measure(setting: dict[str, Any], seed: int, data: Path) -> dict[str, Any]:
@@ -92,27 +106,25 @@ def run(
 
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     """Return the sentences about few and enough images with their answers."""
-    few, many = ({name: accuracies(cells, name, size) for name in COLORS} for size in (FEW, ALL))
-    if not all((*few.values(), *many.values())):
+    found = compared(cells, (FEW,), ALL)
+    if found is None:
         return []
-    at_first, at_last = difference(few["convolution"], few["softmax"]), difference(many["softmax"], many["convolution"])
+    at_all = points(difference(found.many["convolution"], found.many["softmax"]))
+    uniform, recurrent, softmax = (percent(found.many[name]) for name in ("uniform", "recurrent", "softmax"))
     source = {"source": "Dosovitskiy et al. 2021, sec. 4.3"}
     return [
         {
             "sentence": "On photographs, convolution needs fewer images than attention",
-            "measured": f"convolution minus softmax, {FEW:,} images: {points(at_first)}",
-            "control": f"uniform minus softmax: {points(difference(few['uniform'], few['softmax']))}; recurrent minus "
-            f"softmax: {points(difference(few['recurrent'], few['softmax']))}; convolution minus softmax, {ALL:,} "
-            f"images: {points(difference(many['convolution'], many['softmax']))}",
-            "answer": answer(at_first),
+            "measured": f"convolution minus softmax, {FEW:,} images: {points(found.at_first)}",
+            "control": f"{found.others_at_first}; convolution minus softmax, {ALL:,} images: {at_all}",
+            "answer": answer(found.at_first),
         }
         | source,
         {
             "sentence": "On photographs, attention does better than convolution once there are enough images",
-            "measured": f"softmax minus convolution, {ALL:,} images: {points(at_last)}",
-            "control": f"uniform: {percent(many['uniform'])}; recurrent: {percent(many['recurrent'])}; softmax: "
-            f"{percent(many['softmax'])}",
-            "answer": answer(at_last),
+            "measured": f"softmax minus convolution, {ALL:,} images: {points(found.at_last)}",
+            "control": f"uniform: {uniform}; recurrent: {recurrent}; softmax: {softmax}",
+            "answer": answer(found.at_last),
         }
         | source,
     ]

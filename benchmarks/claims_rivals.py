@@ -8,6 +8,7 @@ mechanism on validation images and by a seed of their own; accuracies are those 
 
 import statistics
 import time
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any
@@ -134,13 +135,46 @@ def accuracies(cells: dict[str, Any], name: str, *sizes: int) -> list[float]:
     return [statistics.mean(of[seed] for of in found) for seed in sorted(set.intersection(*map(set, found)))]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Accuracies of each mechanism after few and after many images, and the two differences that sentences are about.
+
+    Attributes:
+        few: The accuracy of each seed, by mechanism.
+        many: The same after many images.
+        at_first: Convolution minus softmax after few images, with its interval.
+        at_last: Softmax minus convolution after many images.
+    """
+
+    few: dict[str, list[float]]
+    many: dict[str, list[float]]
+    at_first: tuple[float, float, float]
+    at_last: tuple[float, float, float]
+
+    @property
+    def others_at_first(self) -> str:
+        """Uniform and recurrent attention minus softmax after few images, in words."""
+        uniform, recurrent = (
+            points(difference(self.few[name], self.few["softmax"])) for name in ("uniform", "recurrent")
+        )
+        return f"uniform minus softmax: {uniform}; recurrent minus softmax: {recurrent}"
+
+
+def compared(cells: dict[str, Any], few: tuple[int, ...], many: int) -> Compared | None:
+    """Return what is compared after some numbers of images; None if a mechanism was not measured there."""
+    at_few, at_many = ({name: accuracies(cells, name, *sizes) for name in COLORS} for sizes in (few, (many,)))
+    if not all((*at_few.values(), *at_many.values())):
+        return None
+    at_first = difference(at_few["convolution"], at_few["softmax"])
+    return Compared(at_few, at_many, at_first, difference(at_many["softmax"], at_many["convolution"]))
+
+
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     """Return the sentences about few and enough images with their answers."""
-    few, many = ({name: accuracies(cells, name, *sizes) for name in COLORS} for sizes in (FEW, (ALL,)))
+    found = compared(cells, FEW, ALL)
     shuffled = {name: of_setting(cells, f"{name}, {ALL:,} images, shuffled labels", "accuracy") for name in SHUFFLED}
-    if not all((*few.values(), *many.values(), *shuffled.values())):
+    if found is None or not all(shuffled.values()):
         return []
-    at_first, at_last = difference(few["convolution"], few["softmax"]), difference(many["softmax"], many["convolution"])
     intervals = [mean_interval(values) for values in shuffled.values()]
     is_chance = all(low <= CHANCE <= high for _, low, high in intervals)
     times = {name: statistics.median(of_mechanism(cells, name, "step_ms")) for name in SHUFFLED}
@@ -149,20 +183,18 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "sentence": "Convolution needs fewer images than attention",
-            "measured": f"convolution minus softmax, {few_words} images: {points(at_first)}",
-            "control": f"uniform minus softmax: {points(difference(few['uniform'], few['softmax']))}; recurrent minus "
-            f"softmax: {points(difference(few['recurrent'], few['softmax']))}; softmax with shuffled labels: "
-            f"{percent(shuffled['softmax'])}",
-            "answer": answer(at_first) if is_chance else OPEN,
+            "measured": f"convolution minus softmax, {few_words} images: {points(found.at_first)}",
+            "control": f"{found.others_at_first}; softmax with shuffled labels: {percent(shuffled['softmax'])}",
+            "answer": answer(found.at_first) if is_chance else OPEN,
         }
         | source,
         {
             "sentence": "Attention does better than convolution once there are enough images",
-            "measured": f"softmax minus convolution, {ALL:,} images: {points(at_last)}",
-            "control": f"uniform: {percent(many['uniform'])}; softmax: {percent(many['softmax'])}; convolution with "
-            f"shuffled labels: {percent(shuffled['convolution'])}; a step: softmax {times['softmax']:.1f} ms, "
+            "measured": f"softmax minus convolution, {ALL:,} images: {points(found.at_last)}",
+            "control": f"uniform: {percent(found.many['uniform'])}; softmax: {percent(found.many['softmax'])}; "
+            f"convolution with shuffled labels: {percent(shuffled['convolution'])}; a step: softmax {times['softmax']:.1f} ms, "
             f"convolution {times['convolution']:.1f} ms",
-            "answer": answer(at_last) if is_chance else OPEN,
+            "answer": answer(found.at_last) if is_chance else OPEN,
         }
         | source,
     ]

@@ -12,6 +12,7 @@ from claims_cifar10 import ALL, FEW, KERNELS, SECONDS, SPEED, highest
 from claims_rivals import COLORS, used_parameters
 from claims_training import FAILS, HOLDS, OPEN
 from parts import typed
+from training_runs import TrainingError
 
 DATA = Path("photos")
 
@@ -30,6 +31,7 @@ def trainings(monkeypatch):
         return results | {"command": command, "steps": int(arguments[arguments.index("--trainer.max_steps") + 1])}
 
     monkeypatch.setattr(claims_cifar10, "train", train)
+    monkeypatch.setattr(claims_cifar10, "check_images", lambda folder: None)
     claims_cifar10.chosen.cache_clear()
     yield typed
     claims_cifar10.chosen.cache_clear()
@@ -126,6 +128,23 @@ def test_a_cell_keeps_its_training_which_takes_a_subset_and_is_not_validated(tra
     line = typed(cell)
     assert line.startswith("--config configs/cifar10_quick.yaml --model.embed_dim=108")
     assert line.endswith("--model.attention=softmax --model.mlp_ratio=2.0 --model.lr=0.006")
+
+
+def test_a_folder_with_other_images_is_refused_before_a_training(tmp_path, capsys):
+    (tmp_path / "train/cat").mkdir(parents=True)
+    (tmp_path / "train/cat/0.jpg").touch()
+    with pytest.raises(SystemExit):
+        claims.main(["cifar10", "--data", str(tmp_path)])
+    assert "has 1 files in train/CLASS/, and CIFAR-10 has 50,000 training images: give" in capsys.readouterr().err
+
+
+def test_a_training_that_fails_is_one_line(trainings, monkeypatch, tmp_path):
+    def failing(*_, **__):
+        raise TrainingError("softmax failed with exit status 2: error: no")
+
+    monkeypatch.setattr(claims_cifar10, "train", failing)
+    with pytest.raises(SystemExit, match=r"^error: softmax failed with exit status 2: error: no$"):
+        claims.main(["cifar10", "--data", "photos", "--output", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
