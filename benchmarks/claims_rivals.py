@@ -192,7 +192,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "sentence": "Attention does better than convolution once there are enough images",
             "measured": f"softmax minus convolution, {ALL:,} images: {points(found.at_last)}",
             "control": f"uniform: {percent(found.many['uniform'])}; softmax: {percent(found.many['softmax'])}; "
-            f"convolution with shuffled labels: {percent(shuffled['convolution'])}; a step: softmax {times['softmax']:.1f} ms, "
+            f"convolution with shuffled labels: {percent(shuffled['convolution'])}; a step: softmax "
+            f"{times['softmax']:.1f} ms, "
             f"convolution {times['convolution']:.1f} ms",
             "answer": answer(found.at_last) if is_chance else OPEN,
         }
