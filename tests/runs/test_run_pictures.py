@@ -26,7 +26,7 @@ def test_each_thing_that_was_measured_has_a_panel_and_none_is_empty(tmp_path, dr
     for points in (val, []):
         draw_curves({"train": TRAIN, "val": points}, ViTClassifier.monitor, tmp_path / "curves.png")
     with_validation, without = ([axes.get_title() for axes in figure.axes] for figure in drawn)
-    assert with_validation == ["Loss", "Validation accuracy (last: 50.00\xa0%)", "Learning rate"]
+    assert with_validation == ["Loss", "Validation accuracy\n(last: 50.00\xa0%)", "Learning rate"]
     assert without == ["Loss", "Learning rate"]
     assert all(axes.lines for figure in drawn for axes in figure.axes)
 

@@ -91,7 +91,7 @@ def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path
         score.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
         # The last value is in the title, because a label in the plot could cover the curve.
         last = monitor.text(val[-1][monitor.name])
-        score.set_title(f"Validation {monitor.label[:1].lower()}{monitor.label[1:]} (last: {last})")
+        score.set_title(f"Validation {monitor.label[:1].lower()}{monitor.label[1:]}\n(last: {last})")
     figure.legend(loc="outside lower left", ncols=2)  # not in the plot, where it could cover the curves
     rate.plot(_column(train, "epoch"), _column(train, "lr"), color=GREY)
     rate.set_title("Learning rate")
