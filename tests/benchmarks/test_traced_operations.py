@@ -64,7 +64,7 @@ def test_each_pass_has_operations_of_its_own():
 
 def test_another_kernel_changes_the_operations_of_passes_in_bfloat16(monkeypatch):
     before = operations_of("inference"), operations_of("training"), operations_of("generation")
-    monkeypatch.setattr(softmax, "EXPLICIT_KEYS_INFERENCE", 1)
+    monkeypatch.setattr(softmax, "PART_BYTES", 1)
     inference, training, generation = before
     assert operations_of("inference") != inference
     assert operations_of("training") == training

@@ -214,3 +214,12 @@ def test_hooks_that_came_after_the_construction_are_refused(hooked):
         merging(images)
     hook.remove()
     assert merging(images).isfinite().all()
+
+
+def test_an_overridden_encoder_is_refused():
+    class Brighter(vit.VisionTransformer):
+        def forward_features(self, images, **kwargs):
+            return super().forward_features(images, **kwargs) + 1
+
+    with pytest.raises(ValueError, match="forward_features was replaced, which merging would bypass"):
+        vit.TokenMerging(Brighter(**SIZES), r=2)

@@ -5,7 +5,6 @@ d channels of a token.
 """
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,15 +16,14 @@ from torch.utils.checkpoint import checkpoint
 
 from vit.attention import AttentionName
 from vit.attention.mechanisms.mechanism import draw_weights, set_values, undecayed_parameters
-from vit.attention.multihead import Group
 from vit.attention.multihead_checks import check_takes_angles
 from vit.model.attention_pool import AttentionPool
 from vit.model.config import ModelConfig
 from vit.model.embedding import PatchEmbed, Size, resize_patches
 from vit.model.encoder_block import EncoderBlock
+from vit.model.mixed_sizes import encode_mixed
 from vit.model.model_checks import (
     check_arguments,
-    check_mixed,
     check_new_pool,
     check_numbers_of_patches,
     check_output_format,
@@ -34,7 +32,6 @@ from vit.model.model_checks import (
     check_takes_some_patches,
     chosen_blocks,
     count_features,
-    encodes_as_usual,
     mechanisms_of_blocks,
 )
 from vit.model.patch_drop import PatchDrop, hide_patches, keep_patches, number_tokens
@@ -47,9 +44,6 @@ Positions = Literal["learned", "sincos", "none", "rope", "rope_eva"]
 PositionInit = Literal["sincos", "normal"]
 for function in ("rearrange", "reduce", "repeat", "resize_positions", "keep_patches", "hide_patches"):
     torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
-# More tokens do not fit into the caches of a CPU: 64 images of 24 to 96 pixels took 1.3 times as long in one pack as in
-# packs of 2,048 tokens (192 channels, 2 cores).
-PACKED_TOKENS = {"cpu": 2048}
 # Arguments that all blocks share.
 OF_BLOCKS = (
     *("embed_dim", "num_heads", "mlp_ratio", "mlp", "qkv_bias", "num_kv_heads", "tie_qkv", "tie_kv", "qk_norm"),
@@ -367,52 +361,7 @@ class VisionTransformer(nn.Module):
         in training mode, in which branches are dropped per image, or if a block or ``forward_features`` was replaced,
         or a block has hooks.
         """
-        check_mixed(images)
-        of_size: dict[tuple[int, ...], list[int]] = {}
-        for i, image in enumerate(images):
-            of_size.setdefault(tuple(image.shape), []).append(i)
-        batches = [torch.stack([images[i] for i in chosen]) for chosen in of_size.values()]
-        are_plain = all(isinstance(block, EncoderBlock) and block.is_plain() for block in self.blocks)
-        if self.training or not are_plain or not encodes_as_usual(self):
-            encoded = [self.forward_features(batch) for batch in batches]
-        else:
-            encoded = [tokens for pack in self._packs(batches) for tokens in self._encode_packed(pack)]
-        numbers = [i for chosen in of_size.values() for i in chosen]
-        tokens = dict(zip(numbers, (of_image for batch in encoded for of_image in batch), strict=True))
-        return [tokens[i] for i in range(len(images))]
-
-    def _packs(self, batches: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Group batches into packs of at most ``PACKED_TOKENS`` patches; a larger batch is a pack by itself."""
-        most = PACKED_TOKENS.get(batches[0].device.type, math.inf)
-        packs: list[list[Tensor]] = []
-        tokens = 0
-        for batch in batches:
-            of_batch = len(batch) * math.prod(self.patch_embed.grid_of(*batch.shape[-2:]))
-            if not packs or tokens + of_batch > most:
-                packs.append([])
-                tokens = 0
-            packs[-1].append(batch)
-            tokens += of_batch
-        return packs
-
-    def _encode_packed(self, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Encode batches of one size each, in eval mode: several (B, C, H, W) -> several (B, prefix + N, D)."""
-        embedded: list[tuple[Tensor, Any, Any]] = [self._embed(batch) for batch in batches]
-        groups = [Group(len(tokens), tokens.shape[1], grid) for tokens, grid, _ in embedded]
-        packed = torch.cat([rearrange(tokens, "b n d -> 1 (b n) d") for tokens, _, _ in embedded], dim=1)
-        angles = None
-        if self.config["pos_embed"] in ROTARY:
-            of_batches = zip(groups, embedded, strict=True)
-            angles = torch.cat(
-                [repeat(angles, "n d -> (b n) d", b=group.sequences) for group, (_, _, angles) in of_batches]
-            )
-        block: Any
-        for block in self.blocks:
-            packed = self._run(block.forward_packed, packed, groups, angles)
-        parts = self.norm(packed).split([group.sequences * group.tokens for group in groups], dim=1)
-        return [
-            rearrange(part, "1 (b n) d -> b n d", b=group.sequences) for part, group in zip(parts, groups, strict=True)
-        ]
+        return encode_mixed(self, images)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool and classify: (B, prefix + N, D) -> (B, num_classes), or (B, num_features) if ``pre_logits``."""

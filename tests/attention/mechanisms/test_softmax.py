@@ -1,5 +1,7 @@
 """The choice of the kernel, which changes the speed only."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 from vit.attention import scaled_dot_product_attention
-from vit.attention.mechanisms import SoftmaxAttention
+from vit.attention.mechanisms import SoftmaxAttention, softmax
 from vit.model.encoder_block import EncoderBlock
 
 B, H, N, M, D = 2, 3, 5, 7, 11
@@ -24,11 +26,25 @@ class FusedCalls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def is_fused(dtype, keys=M, requires_grad=False):
+class Softmaxes(TorchFunctionMode):
+    """Notes the bytes of each softmax."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = sizes
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if getattr(function, "__name__", "") == "softmax":
+            self.sizes.append(result.nbytes)
+        return result
+
+
+def is_fused(dtype, keys=M, requires_grad=False, **around):
     q = torch.randn(1, 1, 1, 1, dtype=dtype, requires_grad=requires_grad)
     k = v = torch.randn(1, 1, keys, 1, dtype=dtype)
     with FusedCalls() as calls:
-        SoftmaxAttention()(q, k, v)
+        SoftmaxAttention()(q, k, v, **around)
     return bool(calls.count)
 
 
@@ -54,15 +70,42 @@ def test_the_fused_kernel_is_used_where_it_is_not_slower(dtype, requires_grad):
     assert is_fused(dtype, requires_grad=requires_grad)
 
 
-@pytest.mark.parametrize(("requires_grad", "longest"), [(True, 4096), (False, 1024)])
-def test_the_explicit_form_ends_at_the_length_where_it_was_measured_to_be_slower(requires_grad, longest):
-    assert not is_fused(torch.bfloat16, longest, requires_grad)
-    assert is_fused(torch.bfloat16, longest + 1, requires_grad)
+def test_the_explicit_form_of_a_training_ends_at_the_length_where_it_was_measured_to_be_slower():
+    assert not is_fused(torch.bfloat16, 4096, requires_grad=True)
+    assert is_fused(torch.bfloat16, 4097, requires_grad=True)
 
 
-def test_the_length_for_inference_applies_under_no_grad():
+@pytest.mark.parametrize("around", [{"causal": True}, {"mask": torch.ones(1, 1, 1, 1, dtype=torch.bool)}], ids=list)
+def test_masked_attention_without_gradients_is_not_in_parts_and_explicit_up_to_its_length(around):
+    assert not is_fused(torch.bfloat16, 1024, **around)
+    assert is_fused(torch.bfloat16, 1025, **around)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("traced", [torch.jit.trace, torch.export.export])
+def test_attention_that_is_traced_is_not_in_the_parts_of_its_example(monkeypatch, traced):
+    monkeypatch.setattr(softmax, "PART_BYTES", 1)
+    q = torch.randn(1, 1, 3, 8, dtype=torch.bfloat16)
+    graph = str(traced(SoftmaxAttention(), (q, q, q)).graph)
+    assert len(re.findall(r"aten\W+softmax", graph)) == 1
+
+
+def test_attention_without_gradients_is_in_parts_at_any_length():
     with torch.no_grad():
-        assert is_fused(torch.bfloat16, 1025, requires_grad=True)
+        assert not is_fused(torch.bfloat16, 5000, requires_grad=True)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 2 * M, 3 * 2 * M, 2 * N * M, 2 * 2 * N * M, 10**9])
+def test_attention_in_parts_is_the_equation_however_many_heads_or_queries_a_part_has(monkeypatch, part_bytes):
+    q, k, v = (torch.randn(B, H, n, d, dtype=torch.bfloat16) for n, d in ((N, D), (M, D), (M, 3)))
+    expected = scaled_dot_product_attention(*(x.double() for x in (q, k, v)))[0]
+    monkeypatch.setattr(softmax, "PART_BYTES", part_bytes)
+    sizes = []
+    with Softmaxes(sizes):
+        output = SoftmaxAttention()(q, k, v)
+    assert_close(output.double(), expected, rtol=0.03, atol=0.03)
+    assert max(sizes) <= max(part_bytes, 2 * M)
+    assert sum(sizes) == 2 * B * H * N * M
 
 
 def test_the_fused_kernel_is_used_on_other_devices_than_the_cpu():

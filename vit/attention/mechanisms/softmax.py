@@ -4,16 +4,21 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 from vit.attention.functional import attention_weights, check_qkv, scaled_dot_product_attention, softmax_mask
 from vit.attention.mechanisms.mechanism import Mechanism
 
-# Measured on 2 CPU cores with avx512_bf16: in bf16, the backward pass of the fused CPU kernel takes 3 to 6 times as
-# long as explicit matrix products up to about 4,096 keys; without gradients the explicit form is faster up to about
-# 1,024. In float32, on GPUs, and beyond these lengths the fused kernel is as fast or faster.
+# Measured in bf16 on 2 CPU cores with avx512_bf16: the backward pass of the fused CPU kernel takes 3 to 6 times as long
+# as explicit matrix products up to about 4,096 keys. Without gradients, the kernel takes up to 2.5 times as long as
+# explicit products in parts. Products that cannot be in parts, as under torch.compile, are faster up to about 1,024
+# keys. In float32, on GPUs, and beyond these lengths the fused kernel is as fast or faster.
 EXPLICIT_KEYS_TRAINING = 4096
 EXPLICIT_KEYS_INFERENCE = 1024
+# The weights of a part stay in the caches. Memory beyond 32 MiB is mapped anew each time it is allocated, which takes
+# longer than the products.
+PART_BYTES = 4 * 2**20
 
 for function in ("attend", "attention_weights", "check_qkv"):
     torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
@@ -65,7 +70,9 @@ class SoftmaxAttention(DenseAttention):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """Compute the output of ``scaled_dot_product_attention`` by the faster kernel for device, dtype and length."""
-    if _explicit_is_faster(q, k):
+    if mask is None and not causal and _parts_are_faster(q, k, v):
+        return _attend_in_parts(q, k, v)
+    if _explicit_is_faster(q, k, v):
         return scaled_dot_product_attention(q, k, v, mask=mask, causal=causal)[0]
     check_qkv(q, k, v)
     n, m = q.shape[-2], k.shape[-2]
@@ -93,7 +100,38 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     return output[..., :value_dim]
 
 
-def _explicit_is_faster(q: Tensor, k: Tensor) -> bool:
-    needs_grad = torch.is_grad_enabled() and q.requires_grad
-    longest = EXPLICIT_KEYS_TRAINING if needs_grad else EXPLICIT_KEYS_INFERENCE
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and k.shape[-2] <= longest
+def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute softmax attention for some heads, or some queries of a head, at a time."""
+    check_qkv(q, k, v)
+    images, of_query = len(q), k.shape[-2] * k.element_size()
+    if q[..., 0].numel() * of_query <= PART_BYTES:
+        return scaled_dot_product_attention(q, k, v)[0]
+    queries = min(q.shape[-2], max(1, PART_BYTES // of_query))
+    heads = max(1, PART_BYTES // (queries * of_query))
+    q, k, v = (rearrange(x, "b h n d -> 1 (b h) n d") for x in (q, k, v))
+    mixed = [
+        scaled_dot_product_attention(some_queries, some_keys, some_values)[0]
+        for some_heads, some_keys, some_values in zip(*(x.split(heads, dim=1) for x in (q, k, v)), strict=True)
+        for some_queries in some_heads.split(queries, dim=2)
+    ]
+    rows = torch.cat([rearrange(part, "1 h n e -> (h n) e") for part in mixed])
+    return rearrange(rows, "(b h n) e -> b h n e", b=images, n=q.shape[-2])
+
+
+def _parts_are_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    # Compiled, traced and exported, the number of parts would be that of one batch.
+    is_eager = not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+    return is_eager and _is_bfloat16_on_cpu(q) and not _needs_grad(q, k, v) and bool(q.numel() and k.numel())
+
+
+def _explicit_is_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    longest = EXPLICIT_KEYS_TRAINING if _needs_grad(q, k, v) else EXPLICIT_KEYS_INFERENCE
+    return _is_bfloat16_on_cpu(q) and k.shape[-2] <= longest
+
+
+def _is_bfloat16_on_cpu(q: Tensor) -> bool:
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16
+
+
+def _needs_grad(*inputs: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
