@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from vit.support.plotting import BLUE, BROWN, GREEN, ORANGE, PINK, plot_style
 
@@ -53,8 +54,12 @@ def _draw_panel(axes: Axes, cells: list[dict[str, Any]], part: str, measure: str
     axes.set(xscale="log", yscale="log", xlabel=AXES[part], title=title)
     axes.set_xlim(values[0] / 1.4, values[-1] * (values[-1] / values[0]) ** 0.42)
     axes.set_xticks(values, [f"{value:,}" for value in values])
+    low, high = axes.get_ylim()
+    # A decade has ticks at 1, 2 and 5 where the axis has few decades.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.minorticks_off()
+    axes.set_ylim(low, high)
     _label_ends(axes, ends)
 
 

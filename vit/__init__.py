@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         VisionTransformer,
         create,
     )
+    from vit.support.kept_memory import keep_freed_memory
     from vit.weights import load, save
     from vit.weights.export import export
 
@@ -36,6 +37,7 @@ __all__ = [
     "attention",
     "create",
     "export",
+    "keep_freed_memory",
     "load",
     "optimize",
     "save",
@@ -45,6 +47,7 @@ SUBPACKAGES = ("attention", "model", "weights")
 MODULES = {
     "FeaturePyramid": "vit.features.pyramid",
     "export": "vit.weights.export",
+    "keep_freed_memory": "vit.support.kept_memory",
     "load": "vit.weights",
     "optimize": "vit.inference",
     "save": "vit.weights",

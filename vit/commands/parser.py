@@ -9,6 +9,7 @@ from typing import NoReturn
 from vit.support.checks import check_positive_int
 from vit.support.files import plain_message
 from vit.support.interrupts import stoppable
+from vit.support.kept_memory import keep_freed_memory
 from vit.support.printable import printable
 
 
@@ -29,6 +30,7 @@ def run(
     A user's mistake ends with status 2, and Ctrl-C with 130.
     """
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    keep_freed_memory()
     try:
         if getattr(options, "max_pixels", None) is not None:
             check_positive_int("--max_pixels", options.max_pixels, "leave it out for the limit of Pillow, 178956970")

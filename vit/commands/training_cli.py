@@ -67,6 +67,7 @@ from vit.runs.same_start import SameStart
 from vit.runs.splits import has_split, validates
 from vit.support.arguments import constructor_arguments
 from vit.support.first_process import print_once
+from vit.support.kept_memory import keep_freed_memory
 from vit.training.sharding import FullySharded, load_whole
 from vit.weights import load, read_checkpoint
 
@@ -455,6 +456,7 @@ class ViTCLI(LightningCLI):
 
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
+        keep_freed_memory()
         arguments = self.config_init[self.subcommand]
         if self.trained.path is not None:
             if self.subcommand == "test":  # now, as a training that goes on replaces its checkpoints

@@ -14,12 +14,12 @@ from torch.distributed.fsdp import fully_shard
 
 from vit.data.module import ImageDataModule, ImageSet
 from vit.support.checks import check_choice, check_non_negative, check_positive_share, check_share
+from vit.support.kept_memory import keep_freed_memory
 from vit.training.compilation import blocks_of, compile_for_training
 from vit.training.description import Picture, Score, Table
 from vit.training.ema import EMA
 from vit.training.encoder_module import check_same_arguments, remedy_of_misfit
 from vit.training.evaluated_images import places_in_evaluation
-from vit.training.kept_memory import keep_freed_memory
 from vit.training.loader_batches import UserBatches
 from vit.training.optimizer import Optimizer, make_optimizer
 from vit.training.schedule import Decay, ProgressSchedule, TrainingLength, learning_rate_factor

@@ -102,10 +102,10 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
 
 def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute softmax attention for some heads, or some queries of a head, at a time."""
-    check_qkv(q, k, v)
     images, of_query = len(q), k.shape[-2] * k.element_size()
     if q[..., 0].numel() * of_query <= PART_BYTES:
         return scaled_dot_product_attention(q, k, v)[0]
+    check_qkv(q, k, v)
     queries = min(q.shape[-2], max(1, PART_BYTES // of_query))
     heads = max(1, PART_BYTES // (queries * of_query))
     q, k, v = (rearrange(x, "b h n d -> 1 (b h) n d") for x in (q, k, v))

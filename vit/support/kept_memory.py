@@ -1,4 +1,4 @@
-"""Memory that a training step frees and the next step takes again."""
+"""Memory that one pass frees and the next pass takes again."""
 
 import ctypes
 
@@ -10,8 +10,12 @@ LARGEST = 2**30  # bytes
 def keep_freed_memory() -> bool:
     """Let this process keep what tensors free, up to 1 GiB a tensor; return whether its allocator can.
 
-    glibc gives large tensors back to the system, which clears each page before it hands it out again, in every step of
-    a training on a CPU. The process keeps its memory until it ends. Other allocators stay as they are.
+    On CPUs, this makes passes over large batches faster, in any library. glibc gives tensors of more than 32 MiB back
+    to the system when they are freed, and the system clears each page before it hands it out again. The process keeps
+    its memory until it ends. Other allocators stay as they are.
+
+    >>> import vit
+    >>> is_kept = vit.keep_freed_memory()  # True on Linux with glibc
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

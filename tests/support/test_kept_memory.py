@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
-from vit.training.kept_memory import keep_freed_memory
+from vit.support.kept_memory import keep_freed_memory
 
 # Page faults of ten tensors of 40 MB (10,000 pages), one after the other, after twenty others.
 FAULTS = """
 import resource, torch
-from vit.training.kept_memory import keep_freed_memory
+from vit.support.kept_memory import keep_freed_memory
 torch.set_num_threads(1)
 {call}
 for index in range(30):
