@@ -32,7 +32,10 @@ def simplified_attention(x: Tensor, similarity: Literal["dot", "cosine"] = "dot"
         ValueError: If ``similarity`` is neither "dot" nor "cosine", or ``x`` does not have three axes.
     """
     if x.ndim != 3:
-        raise ValueError(f"x has shape {tuple(x.shape)}: simplified attention takes (batch, tokens, channels)")
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, and simplified attention takes (batch, tokens, channels): give one "
+            "sequence as x[None]"
+        )
     check_choice("similarity", similarity, ("dot", "cosine"))
     keys = x if similarity == "dot" else F.normalize(x, dim=-1)
     weights = einsum(keys, keys, "b n d, b m d -> b n m").softmax(dim=-1)

@@ -24,7 +24,10 @@ def prefix_length(mechanism: str, q: Tensor, k: Tensor, grid: Grid | None) -> in
         )
     prefix = q.shape[-2] - grid[0] * grid[1]
     if prefix < 0:
-        raise ValueError(f"grid {tuple(grid)} has {grid[0] * grid[1]} patches, but there are {q.shape[-2]} tokens")
+        raise ValueError(
+            f"grid {tuple(grid)} has {grid[0] * grid[1]} patches, but there are {q.shape[-2]} tokens: pass the rows "
+            "and columns of these tokens"
+        )
     return prefix
 
 
