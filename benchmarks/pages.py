@@ -19,8 +19,10 @@ import decoders
 import finetune
 import glossary_tables
 import heads
+import kept_memory
 import mixed_sizes
 import plan
+import scale
 import token_merging
 from accuracy import recipes, values, with_first_stages
 from explanations import CROWDED, RECIPE, means, of_recipe
@@ -389,6 +391,19 @@ def inference() -> str:
     return "\n\n".join([*parts, f"{beside_one_process()} {said} {measured_on([*cells.values()])}"])
 
 
+def kept() -> str:
+    """Return the time of inference with memory that is kept."""
+    results = read("kept_memory")
+    note = f"Medians and quartiles of {results['rounds']} rounds."
+    return f"{kept_memory.table(results)}\n\n{note} {measured_on([results])}"
+
+
+def sizes() -> str:
+    """Return where ours is slower than other libraries as images and batches grow."""
+    cells = read("scale")
+    return f"{scale.slower(cells)} {measured_on([*cells.values()])}"
+
+
 def programs(cell: dict[str, Any], base: str) -> list[dict[str, str]]:
     """Return a row for each of our programs in a cell of inference.json."""
     return [
@@ -698,7 +713,7 @@ def planned_steps() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     table.__name__: table
     for table in (
-        *(highlights, results, accuracy, computation, speed, inference, loading),
+        *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
         *(mechanisms, maps, maps_found, questions),
         *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
         *(reading, generation, peaks, pruned, many_sizes, merged_tokens),

@@ -158,6 +158,14 @@ PARTS: dict[str, Part] = {
         sources=("vit/inference/*.py",),
         operations=("inference",),
     ),
+    "kept_memory": Part(
+        "time of inference with memory that is kept",
+        file="kept_memory",
+        minutes=6,
+        commands=("kept_memory.py",),
+        sources=("vit/support/kept_memory.py",),
+        operations=("inference",),
+    ),
     "scale": Part(
         "time and memory of five libraries as images and batches grow",
         file="scale",

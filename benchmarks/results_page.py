@@ -23,6 +23,7 @@ import familiarity
 import finetune
 import heads
 import inference
+import kept_memory
 import mixed_sizes
 import overhead
 import overlap
@@ -30,6 +31,7 @@ import pipeline
 import plan
 import released
 import released_tuning
+import scale
 import shards
 import throughput
 import token_merging
@@ -40,6 +42,7 @@ from accuracy import COLUMNS, mean, origins, peer_note, recipes, summary, with_f
 from accuracy_figure import draw_accuracy, measured_points
 from heads_figure import draw_heads
 from records import RESULTS, Report, commit_of, place, write_cell, write_results
+from scale_figure import draw_scale
 from side_by_side import speed, spread
 
 from vit.support.markdown import markdown_table
@@ -203,6 +206,8 @@ FILES = {
     "finetune": File("fine-tuning", finetune.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
     "inference": File("fast inference", inference.report),
+    "scale": File("scale", scale.report, draw=lambda _, path: draw_scale(path)),
+    "kept_memory": File("memory that is kept", kept_memory.report),
     "training_parts": File("parts of a training step", training_parts.report),
     "shards": File("shards", shards.report),
     "overlap": File("overlapping patches", overlap.report),

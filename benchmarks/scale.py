@@ -136,7 +136,9 @@ def report(cells: dict[str, Any]) -> str:
         groups.setdefault((cell["part"], cell["mode"], cell["dtype"]), []).append(cell)
     for (part, mode, dtype), group in groups.items():
         rows = [{part.replace("features", "batch"): f"{cell['value']:,}"} | _readable(cell) for cell in group]
-        origins = " ".join(dict.fromkeys(made(cell) for cell in group))
+        loads = [cell["machine"]["load"] for cell in group]
+        load = {"load": f"{min(loads)} to {max(loads)}"}
+        origins = " ".join(dict.fromkeys(made(cell | {"machine": cell["machine"] | load}) for cell in group))
         parts.append(
             f"## {part.capitalize()}, {mode}, {dtype}\n\n{markdown_table(rows, right=[*rows[0]])}\n\n{origins}\n"
         )

@@ -7,7 +7,16 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, of_timm, of_vit_pytorch, ours, randomised
-from tests.capture.handwritten_attention import HEADS, WIDTH, expected_attention, fused, logits_between, spelled
+from tests.capture.handwritten_attention import (
+    HEADS,
+    WIDTH,
+    Attending,
+    Block,
+    expected_attention,
+    fused,
+    logits_between,
+    spelled,
+)
 from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
@@ -199,6 +208,54 @@ def test_a_linear_mixing_before_the_first_and_after_the_last_layer_is_none(mixed
     unseen = Around(spelled(REFUSED["sigmoid"], fused, fused), around).eval()
     with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
         capture_attention(unseen, IMAGES)
+
+
+def read_after(*parts, cut=0, pool="mean"):
+    """A model of two layers whose tokens pass these parts after the last layer, perhaps without the first ones."""
+    torch.manual_seed(1)
+    parts = [Block(part).double() for part in parts]
+
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        tokens = tokens[:, cut:]
+        for part in parts:
+            tokens = part(tokens)
+        return vit.read(tokens)
+
+    return Around(spelled(fused, fused, pool=pool), run).eval()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+@pytest.mark.parametrize("linear", [0, 1, 2])
+@pytest.mark.parametrize("spelling", ["sigmoid", "ReLU", "sigmoid, product and sum"])
+def test_attention_of_another_kind_behind_linear_mixing_and_cut_tokens_is_refused(spelling, linear, cut):
+    model = read_after(*(Convolution() for _ in range(linear)), Attending(REFUSED[spelling]), cut=cut)
+    with pytest.raises(ValueError, match=r"mixes tokens in a way .* after the last of 2 attentions"):
+        capture_attention(model, IMAGES)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+@pytest.mark.parametrize("linear", [1, 3])
+def test_linear_mixing_of_tokens_of_which_some_are_cut_off_is_a_read_out(linear, cut):
+    assert len(capture_attention(read_after(*(Convolution() for _ in range(linear)), cut=cut), IMAGES)) == 2
+
+
+@pytest.mark.parametrize(
+    "split", [lambda tokens: tokens.split([1, 15], dim=1)[1], lambda tokens: tokens.narrow(1, 1, 15)]
+)
+def test_tokens_are_cut_in_any_spelling(split):
+    attend = Attending(REFUSED["sigmoid"]).double()
+
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        return vit.head(attend(split(tokens)).mean(dim=1))
+
+    with pytest.raises(ValueError, match=r"Attending 'attend'|its forward method, after the last of 2"):
+        capture_attention(Around(spelled(fused, fused), run).eval(), IMAGES)
 
 
 def test_weights_that_pool_tokens_are_no_mixing():

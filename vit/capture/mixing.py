@@ -5,31 +5,22 @@ the other half, then both. No token may then depend on both halves. This needs n
 not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in four ways, so that no two of the
 first eight tokens, and no two neighbours, are always in one half.
 
-Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d
-channels of a head, c image channels or all other axes, y x rows and columns of pixels.
+Letters in the einops pattern: k copies of an image, c image channels, y x rows and columns of pixels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from einops import rearrange, reduce, repeat
+from einops import repeat
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from vit.capture.halves import HALVES, num_copies
-from vit.capture.head_order import heads_first_calls
-from vit.capture.intercept import InterceptAttention
-from vit.capture.moved import changes, rounding
+from vit.capture.identity_pass import IdentityPass, MixedError, Place
 from vit.capture.remedy import CHOOSE_OTHERS
 
-STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
-COARSER = 4  # times the rounding of a value, for sums of several
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
-CHANNELS_LAST = (F.linear, F.layer_norm)
 
 
 @torch.inference_mode(False)
@@ -60,18 +51,35 @@ def check_unmixed(
     if num_tokens < 2:
         return start
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
+    read_out = None
     for half in HALVES[: 1 if in_short else None]:
         for attempt in range(MOST_STARTS):
             try:
-                _Experiment(model, copies, calls, num_tokens, start, half=half).run()
-            except _MixedError as mixed:
+                read_out = IdentityPass(model, copies, calls, num_tokens, start, half=half).run() or read_out
+            except MixedError as mixed:
                 if not mixed.is_embedding or attempt == MOST_STARTS - 1:
                     named = _named(mixed, model, copies, calls, num_tokens, start, half)
                     raise ValueError(_reason(model, named, calls)) from None
                 start = mixed.place.number + 1
             else:
                 break
+    _check_read_out(model, copies, calls, num_tokens, read_out)
     return start
+
+
+def _check_read_out(
+    model: nn.Module, copies: Tensor, calls: Sequence[int], num_tokens: int, mixing: Place | None
+) -> None:
+    """Check that nothing after a linear mixing behind the last call mixes tokens in another way, such as attention.
+
+    What mixing has made depends on both halves of the tokens, so the tokens behind it are changed anew.
+    """
+    while mixing is not None:
+        behind = IdentityPass(model, copies, calls, num_tokens, mixing.number + 1, is_read_out=True)
+        try:
+            mixing = behind.run()
+        except MixedError as mixed:
+            raise ValueError(_reason(model, mixed, calls)) from None
 
 
 @torch.no_grad()
@@ -96,244 +104,27 @@ def change_halves(
         reached: Called with the number of each attention call.
     """
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
-    _Experiment(model, copies, calls, num_tokens, start, reached=reached).run(around)
+    IdentityPass(model, copies, calls, num_tokens, start, reached=reached).run(around)
 
 
 def _named(
-    mixed: "_MixedError",
+    mixed: MixedError,
     model: nn.Module,
     copies: Tensor,
     calls: Sequence[int],
     num_tokens: int,
     start: int,
     half: Callable[[int], Tensor],
-) -> "_MixedError":
+) -> MixedError:
     """Return where tokens are mixed, after another look at all results."""
     try:
-        _Experiment(model, copies, calls, num_tokens, start, looks_at_all=True, half=half).run()
-    except _MixedError as found:
+        IdentityPass(model, copies, calls, num_tokens, start, looks_at_all=True, half=half).run()
+    except MixedError as found:
         return found
     return mixed
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The first result in which a token depends on both halves."""
-
-    path: str  # of the innermost module that made it
-    number: int  # among all results
-    is_linear: bool  # whether the effects of both halves add up
-
-
-class _MixedError(Exception):
-    """Ends the experiment: a token depends on both halves."""
-
-    def __init__(self, place: _Place, call: int | None) -> None:
-        super().__init__()
-        self.place, self.call = place, call  # the call that the tokens enter, or None after the last
-        self.is_embedding = False
-
-
-class _Experiment(TorchFunctionMode):
-    """One pass of copies of an image, with captured attention replaced by the identity.
-
-    Args:
-        model: A ViT in eval mode.
-        copies: The image, ``num_copies`` times, (K, C, H, W).
-        calls: Numbers of the attention calls that are layers.
-        num_tokens: Number of tokens of an image.
-        start: How many results of functions pass before one may be changed as tokens.
-        looks_at_all: Whether to look at the results between the layers too, which takes time.
-        reached: Called with the number of each attention call.
-        half: Returns which of N tokens are in one half, (N,).
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        copies: Tensor,
-        calls: Sequence[int],
-        num_tokens: int,
-        start: int,
-        looks_at_all: bool = False,
-        reached: Callable[[int], None] = lambda _: None,
-        half: Callable[[int], Tensor] = HALVES[0],
-    ) -> None:
-        super().__init__()
-        self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
-        heads_first = heads_first_calls(model, copies)
-        self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
-        self.generator = torch.Generator().manual_seed(0)
-        self.half = half(num_tokens)
-        self.active = [""]  # paths of the modules that run, innermost last
-        self.num_results = 0
-        self.is_changed = False
-        self.layer = -1  # the last that was entered
-        self.first: _Place | None = None  # where tokens were mixed first since then
-        self.is_pooled = False  # tokens are gone after an attention of fewer queries
-        self.heads_first = bool(heads_first)
-        self.intercepted = InterceptAttention(model, self.identity, len(copies), heads_first)
-
-    def run(self, around: AbstractContextManager[Any] | None = None) -> None:
-        """Pass the copies."""
-        with (
-            _paths(self.model, self.active, self.look),
-            self.intercepted,
-            self,
-            _unmoved(self.model),
-            around or nullcontext(),
-        ):
-            self.model(self.copies)
-        if self.first is not None and self.layer == len(self.calls) - 1 and not self.first.is_linear:
-            raise _MixedError(self.first, None)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, and change the first tokens that it returns, or look at its result."""
-        result = func(*args, **(kwargs or {}))
-        self.num_results += 1
-        if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
-            self.is_changed = True
-            return self.changed(result)
-        self.look(result)
-        return result
-
-    def is_entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> bool:
-        """Return whether a result is new tokens (K, N, D)."""
-        if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
-            return False
-        if tuple(result.shape[:2]) != (len(self.copies), self.num_tokens) or any(each is result for each in args):
-            return False
-        return result.shape[2] != self.num_tokens or func in CHANNELS_LAST
-
-    def changed(self, tokens: Tensor) -> Tensor:
-        """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""
-        noise = torch.randn(tokens.shape[1:], generator=self.generator).to(tokens) * tokens.std()
-        return tokens + self.halves(tokens)[..., None] * noise
-
-    def halves(self, like: Tensor) -> Tensor:
-        """Return which tokens of each copy are changed, (K, N) of zeros and ones."""
-        nothing = torch.zeros_like(self.half)
-        unchanged = [nothing] * (len(self.copies) - 4)
-        return torch.stack([nothing, self.half, ~self.half, ~nothing, *unchanged]).to(like)
-
-    def identity(self, call: int, attn: Tensor) -> Tensor:
-        """Return the identity in place of an attention, after a look at the tokens that enter it."""
-        self.reached(call)
-        if call in self.calls:
-            self.intercepted.check_all_images(call, attn)
-        is_lost = call in self.calls and not self.is_pooled and not self.enter(call)
-        if attn.shape[-2] != attn.shape[-1]:
-            self.is_pooled |= call in self.calls
-            return attn
-        identity = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device)
-        if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
-            identity = identity * (1 + STEP * rearrange(self.halves(attn), "k m -> k 1 1 m"))
-        return identity.expand(attn.shape)
-
-    def enter(self, call: int) -> bool:
-        """Check the values of a layer. Return whether either half of the tokens changes any of them."""
-        values = self.intercepted.values
-        one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
-        if (one & other).any():
-            mixed = _MixedError(self.first or _Place(self.active[-1], self.num_results, is_linear=False), call)
-            mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
-            raise mixed
-        self.check_queries(call, one, other)
-        self.layer, self.first = self.layer + 1, None
-        return bool((one | other).any())
-
-    def check_queries(self, call: int, one: Tensor, other: Tensor) -> None:
-        """Check that each query moves with the same half as its value: which values move with each half, (M,) twice."""
-        queries = self.intercepted.queries
-        if queries is None or queries.shape[-2] != len(one):
-            return
-        of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
-        if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
-            raise ValueError(
-                f"the tokens of {type(self.model).__name__} are mixed or exchanged between its attentions in a way "
-                f"that cannot be undone (the keys of attention {call} stand in another order than its queries): "
-                f"{CHOOSE_OTHERS}"
-            )
-
-    def look(self, result: Any) -> None:
-        """Record the first result since the last layer in which a token depends on both halves."""
-        is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
-        tokens = (
-            None
-            if self.first or self.is_pooled or is_between
-            else _by_token(result, len(self.copies), self.num_tokens, self.heads_first)
-        )
-        if tokens is None:
-            return
-        allowed = rounding(tokens)
-        one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > allowed
-        if not (one & other).any():
-            return
-        plain, first, second, both = tokens[:4, one & other]
-        is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
-        if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
-            self.first = _Place(self.active[-1], self.num_results, is_linear)
-
-
-@contextmanager
-def _unmoved(model: nn.Module) -> Iterator[None]:
-    """Within the context, modules with ``moves_to_register`` leave the numbers of patches in place."""
-    moving = [module for module in model.modules() if getattr(module, "moves_to_register", False)]
-    for module in moving:
-        module.moves_to_register = False
-    try:
-        yield
-    finally:
-        for module in moving:
-            module.moves_to_register = True
-
-
-@contextmanager
-def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> Iterator[None]:
-    """Within the context, keep the paths of the running modules, and look at what each returns."""
-
-    def leave(_: nn.Module, args: Any, output: Any) -> None:
-        with torch._C.DisableTorchFunction():  # the look is no result of the model, and is not counted as one
-            look(output[0] if isinstance(output, tuple) and output else output)
-        active.pop()
-
-    with ExitStack() as hooks:
-        for path, module in model.named_modules():
-            hooks.enter_context(module.register_forward_pre_hook(lambda *_, path=path: active.append(path)))
-            hooks.enter_context(module.register_forward_hook(leave))
-        yield
-
-
-def _by_token(result: Any, copies: int, num_tokens: int, heads_first: bool) -> Tensor | None:
-    """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
-
-    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens.
-    """
-    if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
-        return None
-    axes = [axis for axis, size in enumerate(result.shape) if size == num_tokens]
-    if result.ndim == 3 and result.shape[:2] == (copies, num_tokens):
-        axes = [1]
-    if len(axes) != 1 or result.numel() == copies * num_tokens:
-        return None
-    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % copies == 0), None)
-    if batch is None:
-        return None
-    names = [f"a{axis}" for axis in range(result.ndim)]
-    names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
-    others = " ".join(name for name in names if name.startswith("a"))
-    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=copies)
-
-
-def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
-    """Return which tokens were only multiplied by a number, as by a weight in a mean: (n, c) twice -> (n,)."""
-    factor = (plain * moved).sum(dim=-1, keepdim=True) / plain.square().sum(dim=-1, keepdim=True)
-    return ((moved - factor * plain).abs() <= COARSER * allowed).all(dim=-1)
-
-
-def _reason(model: nn.Module, mixed: _MixedError, calls: Sequence[int]) -> str:
+def _reason(model: nn.Module, mixed: MixedError, calls: Sequence[int]) -> str:
     path = mixed.place.path
     module_in_words = f"{type(model.get_submodule(path)).__name__} {path!r}" if path else "its forward method"
     when = "after the last of" if mixed.call is None else f"before number {calls.index(mixed.call)} of"
