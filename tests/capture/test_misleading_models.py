@@ -330,6 +330,24 @@ def test_a_buffer_made_in_inference_mode_is_named():
         capture_attention(model, IMAGES)
 
 
+@pytest.mark.parametrize("keep", [lambda table: table, lambda table: {64: table}, lambda table: [table]])
+def test_a_table_kept_from_a_pass_in_inference_mode_is_named_and_a_copy_has_none(keep):
+    def scaled(vit, images):
+        if vit.blocks[1].kept is None:
+            vit.blocks[1].kept = keep(torch.linspace(1, 2, vit.embed_dim, dtype=torch.float64))
+        return vit(images)
+
+    model = randomised(ours()())
+    model.blocks[1].kept = None
+    around = Around(model, scaled).eval()
+    with torch.inference_mode():
+        around(IMAGES)
+    for call in (capture_attention, examine, explain):
+        with pytest.raises(ValueError, match=r"'vit.blocks.1.kept' of Around was made in torch.inference_mode"):
+            call(around, IMAGES)
+    assert len(capture_attention(deepcopy(around), IMAGES)) == 3
+
+
 def test_a_model_that_asserts_its_number_of_tokens_cannot_drop_some():
     def asserting(vit, images):
         tokens = vit.embed(images)

@@ -400,6 +400,13 @@ def rows_of(path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
+def test_an_evaluation_keeps_the_memory_that_it_frees(run, finished, monkeypatch):
+    kept = []
+    monkeypatch.setattr("vit.commands.training_cli.keep_freed_memory", lambda: kept.append(True))
+    run("test", "--ckpt_path", finished / "checkpoints/best.ckpt")
+    assert kept == [True]
+
+
 def test_predict_writes_a_row_per_image_and_names_the_files_that_are_not_images(run, finished, photos, capsys):
     Path("photos/broken.png").write_text("no image")
     capsys.readouterr()

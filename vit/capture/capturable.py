@@ -1,15 +1,18 @@
 """Checks, before anything is computed, that a model hides no attention, and that images have the right shape."""
 
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+OF_TORCH = ("_parameters", "_buffers", "_modules")  # attributes of a module in which torch keeps its tensors
+
 
 def check_capturable(model: nn.Module) -> None:
     """Raise a ValueError if a model or its batch norm is in training mode, or it hides its attention or its gradients.
 
-    Compiled and scripted models hide their attention. Weights made in inference mode have no gradient.
+    Compiled and scripted models hide their attention. Weights and kept tensors of inference mode have no gradient.
     """
     for module in model.modules():
         nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
@@ -38,12 +41,22 @@ def check_capturable(model: nn.Module) -> None:
                 f"{module_in_words} is compiled in place, so attention in it cannot be seen: build the model "
                 "anew and load its weights, or compile a copy"
             )
-    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+    for name, tensor in chain(model.named_parameters(), model.named_buffers(), _kept_tensors(model)):
         if tensor.is_inference():
             raise ValueError(
                 f"{name!r} of {type(model).__name__} was made in torch.inference_mode, so that nothing has a gradient: "
                 "give copy.deepcopy(model), made outside of it"
             )
+
+
+def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that modules keep as plain attributes, such as tables of positions from an earlier pass."""
+    for path, module in model.named_modules():
+        for name, kept in vars(module).items():
+            several = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, list | tuple) else (kept,)
+            for tensor in several:
+                if name not in OF_TORCH and isinstance(tensor, Tensor):
+                    yield f"{path}.{name}".removeprefix("."), tensor
 
 
 def check_pixels(images: Tensor) -> None:
