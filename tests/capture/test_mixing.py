@@ -42,12 +42,18 @@ def queries_before_heads(q, k, v):
     return torch.einsum("bqkh,bhkd->bhqd", attn, v)
 
 
+def heads_before_keys(q, k):
+    return (torch.einsum("bhqd,bhkd->bqhk", q, k) / 2).softmax(dim=-1)
+
+
 READ = {
     "torch.special.softmax": lambda q, k, v: torch.special.softmax(logits_between(q, k), -1) @ v,
     "softmin": lambda q, k, v: F.softmin(-logits_between(q, k), dim=-1) @ v,
     "softmax over queries of keys": lambda q, k, v: logits_between(k, q).softmax(dim=-2).mT @ v,
     "einsum, keys first": lambda q, k, v: torch.einsum("bhkq,bhkd->bhqd", logits_between(k, q).softmax(dim=-2), v),
     "einsum, heads last": queries_before_heads,
+    "einsum, heads before keys": lambda q, k, v: torch.einsum("bqhk,bhkd->bhqd", heads_before_keys(q, k), v),
+    "heads before keys, permuted": lambda q, k, v: heads_before_keys(q, k).permute(0, 2, 1, 3) @ v,
     "values first": by_heads(lambda q, k, v: (v.mT @ logits_between(q, k).softmax(dim=-1).mT).mT),
     "baddbmm": by_heads(lambda q, k, v: torch.baddbmm(torch.zeros_like(v), logits_between(q, k).softmax(dim=-1), v)),
 }

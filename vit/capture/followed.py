@@ -38,6 +38,8 @@ class FollowedWeights:
     def mark(self, probabilities: Tensor, before: Weights | None) -> None:
         """Start to follow the result of a softmax over keys. ``before`` is what is known of its input."""
         queries, keys = probabilities.shape[-2:]
+        if probabilities.ndim == 4 and 1 < queries != keys == probabilities.shape[1]:
+            queries = keys  # the axes are (images, queries, heads, keys)
         softmaxes = before.softmaxes if before else frozenset()
         self.known[probabilities] = Weights((queries, keys), softmaxes | {self.num_softmaxes})
         if probabilities.ndim == 4:
