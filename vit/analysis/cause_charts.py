@@ -15,7 +15,8 @@ from torch import Tensor
 
 from vit.analysis.charts import TRAINED, UNTRAINED
 from vit.analysis.measures import effective_rank
-from vit.support.plotting import plot_style, save_figure
+from vit.support.picture_files import save_figure
+from vit.support.plotting import plot_style
 
 
 @plot_style

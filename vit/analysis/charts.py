@@ -19,6 +19,7 @@ from vit.analysis.head_table import HeadTable
 from vit.analysis.probes import Probes
 from vit.analysis.projections import LayerRanks
 from vit.analysis.truncation import RankPoint
+from vit.support.picture_files import save_figure
 from vit.support.plotting import (
     AMBER,
     BLUE,
@@ -33,7 +34,6 @@ from vit.support.plotting import (
     dark_half,
     letters_on,
     plot_style,
-    save_figure,
 )
 
 KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVER, "mixed": ROSE}

@@ -127,28 +127,47 @@ def _defaults_of_checkpoint(path: Path, typed: TypedArguments) -> TrainedDefault
         if typed.data is None:
             defaults.arguments["data"] = {"class_path": data["class_path"], "init_args": data.get("init_args") or {}}
         return defaults
-    name = data.get("class_path", "").rpartition(".")[2]
-    # Only the classes of vit.data: the class path in an untrusted file must import nothing.
-    if name in vit.data.__all__:
-        known = _known(data.get("init_args", {}), getattr(vit.data, name))
-        typed_options = {word.split("=")[0].removeprefix("--data.") for word in typed.others}
-        check_no_command({name: value for name, value in known.items() if name not in typed_options}, path)
-        # Other images are read as those of the training were: at one size, with the same letters.
-        taken = constructor_arguments(getattr(vit.data, name)) - {"mean", "std"}
-        known |= {name: value for name, value in of_data.items() if name in taken}
-        is_other = typed.data in vit.data.__all__ and typed.data != name
-        # CIFAR-10 is the same in any folder.
-        is_elsewhere = issubclass(getattr(vit.data, name), LabelledFiles) and _are_elsewhere(known, typed.places)
-        if typed.subcommand != "fit" and (is_other or is_elsewhere):
-            _leave_out_folds(known, path, typed_options)
-        if is_other:  # other data have a place of their own: files of a table are relative to its folder
-            known.pop("root", None)
-        for place, companions in COMPANIONS.items():
-            if place in typed.places and _are_elsewhere(known, {place: typed.places[place]}):
-                for companion in companions - typed_options:
-                    known.pop(companion, None)
-        defaults.arguments["data"] = {"class_path": f"vit.data.{name}", "init_args": known}
+    if (of_checkpoint := _data_of_checkpoint(data, of_data, path, typed)) is not None:
+        defaults.arguments["data"] = of_checkpoint
     return defaults
+
+
+def _data_of_checkpoint(
+    data: dict[str, Any], of_data: dict[str, Any], path: Path, typed: TypedArguments
+) -> dict[str, Any] | None:
+    """Return class and arguments of the checkpoint's data, less those that belong to other images than are asked for.
+
+    Args:
+        data: What the checkpoint holds of its data.
+        of_data: Arguments of the model that the data of the training told.
+        path: The checkpoint.
+        typed: The command line.
+
+    Returns:
+        None if the class is none of vit.data: the class path in an untrusted file must import nothing.
+    """
+    name = data.get("class_path", "").rpartition(".")[2]
+    if name not in vit.data.__all__:
+        return None
+    data_set = getattr(vit.data, name)
+    known = _known(data.get("init_args", {}), data_set)
+    typed_options = {word.split("=")[0].removeprefix("--data.") for word in typed.others}
+    check_no_command({name: value for name, value in known.items() if name not in typed_options}, path)
+    # Other images are read as those of the training were: at one size, with the same letters.
+    taken = constructor_arguments(data_set) - {"mean", "std"}
+    known |= {name: value for name, value in of_data.items() if name in taken}
+    is_other = typed.data in vit.data.__all__ and typed.data != name
+    # CIFAR-10 is the same in any folder.
+    is_elsewhere = issubclass(data_set, LabelledFiles) and _are_elsewhere(known, typed.places)
+    if typed.subcommand != "fit" and (is_other or is_elsewhere):
+        _leave_out_folds(known, path, typed_options)
+    if is_other:  # other data have a place of their own: files of a table are relative to its folder
+        known.pop("root", None)
+    for place, companions in COMPANIONS.items():
+        if place in typed.places and _are_elsewhere(known, {place: typed.places[place]}):
+            for companion in companions - typed_options:
+                known.pop(companion, None)
+    return {"class_path": f"vit.data.{name}", "init_args": known}
 
 
 def _are_elsewhere(known: dict[str, Any], places: dict[str, str]) -> bool:

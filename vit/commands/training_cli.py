@@ -27,6 +27,7 @@ from vit.commands.models import HELP, is_training_checkpoint, tell_assumed
 from vit.commands.own_data import arguments_of_own_data
 from vit.commands.parser import add_overwrite
 from vit.commands.predicted import fingerprint_of_predictions
+from vit.commands.resumed_run import check_runs_no_command, check_same_seed, config_of_run
 from vit.commands.trainer_checks import (
     check_callbacks,
     check_devices,
@@ -38,9 +39,8 @@ from vit.commands.trainer_checks import (
     check_trainer,
 )
 from vit.commands.trainer_settings import as_plugin_list, display_callbacks, fastest_precision, run_callbacks
-from vit.commands.typed_arguments import PLACES, classes_first, limits_of, read_typed
+from vit.commands.typed_arguments import classes_first, limits_of, read_typed
 from vit.data.labelled_files import COLOURS, LabelledFiles
-from vit.data.shards import check_no_command
 from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
 from vit.runs.command_prefix import command_prefix
 from vit.runs.console import print_results
@@ -193,14 +193,14 @@ class ViTCLI(LightningCLI):
         chosen = self.config[subcommand]
         check_seed(chosen["seed_everything"])
         if self.typed.checkpoint == AUTO:
-            self._check_same_seed(chosen["seed_everything"])
+            check_same_seed(trained, chosen["seed_everything"])
         if chosen["ckpt_path"] == AUTO:  # there is no checkpoint yet
             chosen["ckpt_path"] = None
         # A checkpoint that is continued holds the weights.
         if "init_from" in (chosen.get("model") or {}).get("init_args", {}) and (trained.path or trained.start):
             chosen.model.init_args.init_from = trained.start
         if subcommand == "fit" and trained.path is not None and not self.typed.configs:
-            self._check_runs_no_command(chosen.get("data") or {})
+            check_runs_no_command(trained, self.typed.others, chosen.get("data") or {})
         data = (chosen.get("data") or {}).get("init_args", {})
         for name in (name for name in trained.of_images if name in data and data[name] is None):
             data[name] = trained.of_images[name]
@@ -216,43 +216,13 @@ class ViTCLI(LightningCLI):
         typed, trained, configs = self.typed, self.trained, list(self.typed.configs)
         has_length = any(word.startswith("--trainer.max_") for word in typed.others)
         continues = typed.subcommand == "fit" and trained.path is not None
-        if continues and not configs and (config := self._config_of_run(is_needed=not has_length)):
+        if continues and not configs and (config := config_of_run(trained, is_needed=not has_length)):
             configs = [str(config)]
             typed.limits = limits_of(read_config(config)) | typed.limits
         words = [word for config in configs for word in ("--config", config)]
         named = ["--experiment", typed.experiment] if typed.experiment else []
         of_file = ["--ckpt_path", str(trained.path)] if trained.is_checkpoint else []
         return [typed.subcommand, *words, *trained.words, *classes_first(typed.others), *named, *of_file]
-
-    def _check_same_seed(self, seed: int) -> None:
-        """Check that the run that ``--ckpt_path auto`` has found has the same seed."""
-        folder = run_folder_of(self.trained.path)
-        has_config = folder is not None and (folder / "config.yaml").exists()
-        config = read_config(folder / "config.yaml") if has_config else {}
-        if config.get("seed_everything", seed) != seed:
-            raise ValueError(
-                f"the newest run, {folder}, has seed_everything {config['seed_everything']}, and this one {seed}: give "
-                "each seed an --experiment, or name the checkpoint"
-            )
-
-    def _config_of_run(self, is_needed: bool) -> Path | None:
-        """Return the config of the run to resume; its checkpoint lacks length, seed and precision of the training."""
-        run_folder = run_folder_of(self.trained.path)
-        if run_folder is not None and (run_folder / "config.yaml").exists():
-            return run_folder / "config.yaml"
-        if is_needed:
-            raise ValueError(
-                f"{self.trained.path} has lost the config.yaml of its run: the length of the training, its seed and "
-                "its precision are unknown; name its config by --config FILE"
-            )
-        return None
-
-    def _check_runs_no_command(self, data: Any) -> None:
-        """Check that the config of the run to resume, which may come from a stranger, names its data by no command."""
-        for part in (data.get(name) or {} for name in ("init_args", "dict_kwargs")):
-            read = {name: part[name] for name in PLACES if name in part}
-            not_typed = {k: value for k, value in read.items() if not any(str(value) in w for w in self.typed.others)}
-            check_no_command(not_typed, f"the config of {run_folder_of(self.trained.path)}")
 
     def before_instantiate_classes(self) -> None:
         """Check what can be known before the images are read and the model is built."""

@@ -16,7 +16,9 @@ from torch import Tensor
 from vit.explain.decomposition import Contributions
 from vit.explain.heatmap import overlay
 from vit.support.class_names import name_classes
-from vit.support.plotting import BLUE, ORANGE, SERIES, drawable, letters_on, plain_text, plot_style, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import BLUE, ORANGE, SERIES, letters_on, plain_text, plot_style
 
 LARGEST = 12  # terms that have a bar of their own
 CLASSES = 5  # lines of the logit lens

@@ -22,7 +22,9 @@ from vit.explain.largest_value import label_largest
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS
 from vit.explain.maps.rollout import readout_map
 from vit.support.class_names import name_classes
-from vit.support.plotting import BLUE, GREY, ORANGE, SERIES, drawable, plain_text, plot_style, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import BLUE, GREY, ORANGE, SERIES, plain_text, plot_style
 from vit.support.printable import printable
 
 DASHES = ("-", "--", ":")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.capture.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
-from vit.support.plotting import save_photographs
+from vit.support.picture_files import save_photographs
 from vit.support.precision import in_double
 
 CELL, GAP, LINE = 1.6, 0.1, 0.15  # inches: width of a picture, gap between two, height of a line of text

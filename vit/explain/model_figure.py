@@ -21,7 +21,9 @@ from vit.capture.attention import capture_attention
 from vit.explain.heatmap import overlay
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.class_names import name_classes
-from vit.support.plotting import BLUE, GREY, ORANGE, drawable, plain_text, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import BLUE, GREY, ORANGE, plain_text
 
 BEST = 4  # classes with a bar
 LETTERS = 13  # points

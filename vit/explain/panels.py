@@ -22,7 +22,9 @@ from matplotlib.textpath import text_to_path
 from torch import Tensor
 
 from vit.explain.heatmap import shade
-from vit.support.plotting import GREY, ORANGE, drawable, plain_text, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import GREY, ORANGE, plain_text
 
 FORMATS = ("png", "svg", "pdf")
 BLACK = "#111111"

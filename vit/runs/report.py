@@ -15,7 +15,7 @@ from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
 from vit.support.files import replacing
 from vit.support.pages import data_url, page_templates
-from vit.support.plotting import photographs_in
+from vit.support.picture_files import photographs_in
 from vit.support.share_interval import share_interval
 from vit.training.description import SPACE, Picture
 from vit.training.objective import Objective

@@ -12,7 +12,8 @@ from vit.data.module import Stage
 from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
 from vit.runs.splits import has_split, splits_of
-from vit.support.plotting import BLUE, GREY, ORANGE, plot_style, save_figure
+from vit.support.picture_files import save_figure
+from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
 from vit.training.description import Score
 
 

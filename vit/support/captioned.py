@@ -12,7 +12,8 @@ from einops import rearrange
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.support.plotting import plain_text, save_photographs
+from vit.support.picture_files import save_photographs
+from vit.support.plotting import plain_text
 
 TITLE, LINE, MARGIN = 0.4, 0.17, 0.08  # inches: height of the title and of a line of a caption, space beside an image
 

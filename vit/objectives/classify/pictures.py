@@ -14,7 +14,9 @@ from vit.objectives.classify.evaluation import POSITIVE, Evaluation
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.objectives.classify.tables import MOST_IN_MATRIX, end_of
 from vit.support.captioned import draw_captioned, trim_names
-from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, drawable, letters_on, plain_text, plot_style, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, letters_on, plain_text, plot_style
 from vit.training.examples import draw_map
 
 MOST_WRITTEN_CLASSES = 20  # of a confusion matrix with numbers

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from vit.objectives.classify.curves import ClassCurves, curves, has_curves, threshold_scores
 from vit.support.captioned import trim_names
-from vit.support.plotting import GREY, SERIES, drawable, plain_text, plot_style, save_figure
+from vit.support.fonts import drawable
+from vit.support.picture_files import save_figure
+from vit.support.plotting import GREY, SERIES, plain_text, plot_style
 
 MOST_COLOURED = 12  # classes with a colour and a name; of more, only those of the lowest areas have them
 LOWEST = 5

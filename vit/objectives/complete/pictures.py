@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from vit.data.image_set import ImageSet
 from vit.objectives.complete.palette import dequantise
-from vit.support.plotting import plot_style, save_photographs
+from vit.support.picture_files import save_photographs
+from vit.support.plotting import plot_style
 from vit.training.examples import check_whole, evaluating
 
 SHOWN, DRAWN = 6, 3  # images, completions of each

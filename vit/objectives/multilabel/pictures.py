@@ -14,7 +14,8 @@ from vit.objectives.classify.pictures import (
 )
 from vit.objectives.classify.roc_picture import draw_curves
 from vit.support.captioned import trim_names
-from vit.support.plotting import drawable, plain_text
+from vit.support.fonts import drawable
+from vit.support.plotting import plain_text
 
 
 def draw_multilabel(classifier: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:

@@ -11,7 +11,8 @@ from vit.data.image_set import ImageSet
 from vit.explain.text_figures import draw_text_maps
 from vit.explain.texts import cells_of_text, explain_text
 from vit.support.captioned import draw_captioned
-from vit.support.plotting import GREEN, ORANGE, missing_letters
+from vit.support.fonts import missing_letters
+from vit.support.plotting import GREEN, ORANGE
 from vit.training.examples import check_whole, evaluating, model_copy
 
 SHOWN, ACROSS = 16, 4
