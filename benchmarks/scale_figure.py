@@ -82,5 +82,5 @@ def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
             va="center",
             fontsize=9,
             weight="bold" if name == "ours" else "normal",
-            arrowprops={"arrowstyle": "-", "color": COLORS[name], "lw": 0.6},
+            arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "color": COLORS[name], "lw": 0.6},
         )

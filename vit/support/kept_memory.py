@@ -10,7 +10,7 @@ LARGEST = 2**30  # bytes
 def keep_freed_memory() -> bool:
     """Let this process keep what tensors free, up to 1 GiB a tensor; return whether its allocator can.
 
-    On CPUs, this makes passes over large batches faster, in any library. glibc gives tensors of more than 32 MiB back
+    On CPUs, this makes passes over large batches faster, in any library. glibc gives the memory of large tensors back
     to the system when they are freed, and the system clears each page before it hands it out again. The process keeps
     its memory until it ends. Other allocators stay as they are.
 
