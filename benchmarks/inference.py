@@ -1,7 +1,8 @@
 """Time of inference on CPUs: `vit.optimize` beside four libraries, eager and compiled with constant weights.
 
 Each candidate runs in a process of its own, as the threads of OpenVINO spin and would slow torch down. The processes
-take turns: one at a time, in every round. All tokens are computed (ours pools the mean of the patches; the others read
+take turns: one at a time, in every round. All keep the memory that they free (`vit.keep_freed_memory`): otherwise a
+pass takes up to 1.6 times as long, by chance, as the system clears new memory. All tokens are computed (ours pools the mean of the patches; the others read
 the class token, and compute all the same). A cell is a precision and a batch; int8 is measured beside bfloat16.
 
 A library computes in bfloat16 by autocast, and with weights in bfloat16. Two of them have explicit attention as well,
@@ -41,7 +42,7 @@ BY_WEIGHTS = "bf16 weights"  # the weights are bfloat16, and not only the produc
 REPORT = """# Inference on CPUs
 
 Milliseconds of a batch of random images: median over the rounds, with quartiles. Each candidate has a process of its
-own, and the processes take turns. The ratios are those of medians to the fastest other library, eager, compiled, and in
+own, which keeps the memory that it frees, and the processes take turns. The ratios are those of medians to the fastest other library, eager, compiled, and in
 OpenVINO.
 """
 
@@ -98,6 +99,7 @@ def in_torch(model: nn.Module, way: str, dtype: str, images: Tensor) -> Callable
 
 def serve(candidate: str, dtype: str, batch: int) -> None:
     """Build a candidate, then run it once for each line of the input and print the seconds."""
+    vit.keep_freed_memory()
     torch.manual_seed(0)
     step = built(candidate, dtype, torch.randn(batch, 3, SIZE.image_size, SIZE.image_size))
     for _ in range(3):
