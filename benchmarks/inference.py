@@ -1,9 +1,10 @@
 """Time of inference on CPUs: `vit.optimize` beside four libraries, eager and compiled with constant weights.
 
 Each candidate runs in a process of its own, as the threads of OpenVINO spin and would slow torch down. The processes
-take turns: one at a time, in every round. All keep the memory that they free (`vit.keep_freed_memory`): otherwise a
-pass takes up to 1.6 times as long, by chance, as the system clears new memory. All tokens are computed (ours pools the mean of the patches; the others read
-the class token, and compute all the same). A cell is a precision and a batch; int8 is measured beside bfloat16.
+take turns: one at a time, in every round. All keep the memory that they free (`vit.keep_freed_memory`): otherwise the
+place of a tensor in memory decides, by chance, how much of it the system has to clear in each pass. All tokens are
+computed (ours pools the mean of the patches; the others read the class token, and compute all the same). A cell is a
+precision and a batch; int8 is measured beside bfloat16.
 
 A library computes in bfloat16 by autocast, and with weights in bfloat16. Two of them have explicit attention as well,
 which is measured eager. timm's model runs in OpenVINO, too, which is what `vit.optimize` takes.
@@ -42,8 +43,8 @@ BY_WEIGHTS = "bf16 weights"  # the weights are bfloat16, and not only the produc
 REPORT = """# Inference on CPUs
 
 Milliseconds of a batch of random images: median over the rounds, with quartiles. Each candidate has a process of its
-own, which keeps the memory that it frees, and the processes take turns. The ratios are those of medians to the fastest other library, eager, compiled, and in
-OpenVINO.
+own, which keeps the memory that it frees, and the processes take turns. The ratios are those of medians to the fastest
+other library, eager, compiled, and in OpenVINO.
 """
 
 
