@@ -187,6 +187,9 @@ def results() -> str:
             ratios = [*found.values(), *(plain_inference(SERVED_BATCH) if alone else [])]
             plain = f"speed: {mode}" + ", not optimised" * (mode == "inference")
             rows[plain] = f"{span(ratios, '.2f')} times the best{out_of_date([*group.values(), *alone])}"
+    cell = read("scale")[f"tokens {LONG} inference bf16"]
+    lead = cell["rows"]["ours"]["against_best_peer"][1]
+    rows[f"speed: one image of {LONG:,} tokens, bf16"] = f"{lead:.2f} times the best{out_of_date([cell])}"
     for row in optimised():
         cells = [read("inference")[f"{row['base']} batch 128"]]
         ratios = f"{row['beside the best eager']} times the best eager, "
