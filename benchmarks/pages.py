@@ -398,7 +398,11 @@ def inference() -> str:
 def kept() -> str:
     """Return the time of inference with memory that is kept."""
     results = read("kept_memory")
-    note = f"Medians and quartiles of {results['rounds']} rounds."
+    note = (
+        f"Medians and quartiles of {results['rounds']} rounds. The models of a process run one after the other, ours "
+        "first, and what ran before decides how much memory is cleared: between libraries, compare the times with kept "
+        "memory."
+    )
     return f"{kept_memory.table(results)}\n\n{note} {measured_on([results])}"
 
 

@@ -153,7 +153,7 @@ def slower(cells: dict[str, Any]) -> str:
         for row, measured in cell["rows"].items()
         if row.startswith("ours") and measured.get("against_best_peer", [0, 1])[1] < SLOWER
     ]
-    share = f"more than {1 - SLOWER:.0%}"
+    share = f"more than {100 * (1 - SLOWER):.0f} %"
     if not found:
         return f"Nowhere is ours {share} slower than the fastest other library."
     return f"Ours is {share} slower than the fastest other library at: {'; '.join(found)}."
