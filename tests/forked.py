@@ -32,6 +32,7 @@ def _run(output: Path, function: Callable[..., Any], arguments: tuple[Any, ...])
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     # The copy's pool of threads is renewed when it is first asked for. Two threads of autograd that ask at once abort.
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # else Lightning sets more threads, and the copy waits for those of the pool
     status = 0
     try:
         function(*arguments)
