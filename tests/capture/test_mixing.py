@@ -19,6 +19,7 @@ from tests.capture.handwritten_attention import (
 )
 from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
+from vit.attention.mechanisms import softmax
 from vit.capture import capture_attention, examine
 from vit.capture.halves import COPIES
 from vit.capture.moved import rounding
@@ -375,3 +376,12 @@ def test_the_experiments_are_few_passes_of_few_images():
     # mixing by four pairs of halves, for the other by one, and codes of the tokens.
     assert batches == [2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6), *(5, 6)]
     assert (1 + 2 * STRIPS, COPIES) == (5, 5)
+
+
+@pytest.mark.parametrize("pool", ["cls", "map"])
+def test_attention_that_is_computed_in_parts_is_read_whole(monkeypatch, pool):
+    model, images = ours(pool=pool)().bfloat16().eval(), IMAGES.bfloat16()
+    expected = list(capture_attention(model, images))
+    monkeypatch.setattr(softmax, "PART_BYTES", 1)
+    with torch.no_grad():
+        assert_close(list(capture_attention(model, images)), expected, **EXACT)

@@ -7,17 +7,18 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.functional import scaled_dot_product_attention
 from vit.model.mlp import make_mlp
 
-for function in ("rearrange", "repeat", "attend"):
+for function in ("rearrange", "repeat", "scaled_dot_product_attention"):
     torch.fx.wrap(function)  # stays one node in an fx trace: it reads sizes, which a trace does not know
 
 
 class AttentionPool(nn.Module):
     """Pools tokens by attention of one learned query and an MLP (Zhai et al. 2022, fig. 4). Weights have timm's names.
 
-    ``x = proj(attend(latent, tokens))``, then ``x + mlp(norm(x))``.
+    ``x = proj(attention(latent, tokens))``, then ``x + mlp(norm(x))``. One query has one row of weights, so that the
+    equation needs no fused kernel.
 
     Raises:
         ValueError: If the heads do not divide the channels.
@@ -42,5 +43,6 @@ class AttentionPool(nn.Module):
         """Pool the tokens: (B, N, D) -> (B, D)."""
         query = repeat(self.q(self.latent), "1 1 (h d) -> b h 1 d", b=tokens.shape[0], h=self.num_heads)
         k, v = rearrange(self.kv(tokens), "b m (two h d) -> two b h m d", two=2, h=self.num_heads)
-        pooled = self.proj(rearrange(attend(query, k, v), "b h 1 d -> b (h d)"))
+        attended, _ = scaled_dot_product_attention(query, k, v)
+        pooled = self.proj(rearrange(attended, "b h 1 d -> b (h d)"))
         return pooled + self.mlp(self.norm(pooled))
