@@ -330,7 +330,7 @@ def test_a_buffer_made_in_inference_mode_is_named():
         capture_attention(model, IMAGES)
 
 
-@pytest.mark.parametrize("keep", [lambda table: table, lambda table: {64: table}, lambda table: [table]])
+@pytest.mark.parametrize("keep", [lambda table: table, lambda table: {64: {"sin": table}}, lambda table: [(table,)]])
 def test_a_table_kept_from_a_pass_in_inference_mode_is_named_and_a_copy_has_none(keep):
     def scaled(vit, images):
         if vit.blocks[1].kept is None:

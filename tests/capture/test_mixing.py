@@ -249,9 +249,18 @@ def test_linear_mixing_of_tokens_of_which_some_are_cut_off_is_a_read_out(linear,
     assert len(capture_attention(read_after(*(Convolution() for _ in range(linear)), cut=cut), IMAGES)) == 2
 
 
-@pytest.mark.parametrize(
-    "split", [lambda tokens: tokens.split([1, 15], dim=1)[1], lambda tokens: tokens.narrow(1, 1, 15)]
-)
+SPLITS = {
+    "split": lambda tokens: tokens.split([1, 15], dim=1)[1],
+    "narrow": lambda tokens: tokens.narrow(1, 1, 15),
+    "index_select": lambda tokens: tokens.index_select(1, torch.arange(1, 16)),
+    "mask": lambda tokens: tokens[:, torch.arange(16) > 0],
+    "every second": lambda tokens: tokens[:, ::2],
+    "copy": lambda tokens: tokens[:, 1:].contiguous(),
+    "means of pairs": lambda tokens: tokens.unflatten(1, (8, 2)).mean(dim=2),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 def test_tokens_are_cut_in_any_spelling(split):
     attend = Attending(REFUSED["sigmoid"]).double()
 

@@ -186,6 +186,12 @@ def test_images_of_several_sizes_are_a_list_of_single_ones(images):
         VisionTransformer(embed_dim=24, depth=1, num_heads=3).forward_mixed(images)
 
 
+def test_images_of_several_sizes_are_tensors():
+    images = [torch.zeros(3, 32, 32), torch.zeros(3, 32, 32).numpy()]
+    with pytest.raises(ValueError, match="1 of 2 images are ndarray: make tensors of"):
+        VisionTransformer(embed_dim=24, depth=1, num_heads=3).forward_mixed(images)
+
+
 @pytest.mark.parametrize("count", [-1, 2.5])
 def test_a_head_of_no_number_of_classes_is_refused_and_the_old_one_stays(count):
     model = VisionTransformer(embed_dim=24, depth=1, num_heads=3)

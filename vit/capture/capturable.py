@@ -6,6 +6,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from vit.capture.followed import tensors
+
 OF_TORCH = ("_parameters", "_buffers", "_modules")  # attributes of a module in which torch keeps its tensors
 
 
@@ -53,10 +55,8 @@ def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that modules keep as plain attributes, such as tables of positions from an earlier pass."""
     for path, module in model.named_modules():
         for name, kept in vars(module).items():
-            several = kept.values() if isinstance(kept, dict) else kept if isinstance(kept, list | tuple) else (kept,)
-            for tensor in several:
-                if name not in OF_TORCH and isinstance(tensor, Tensor):
-                    yield f"{path}.{name}".removeprefix("."), tensor
+            for tensor in tensors([kept]) if name not in OF_TORCH else ():
+                yield f"{path}.{name}".removeprefix("."), tensor
 
 
 def check_pixels(images: Tensor) -> None:

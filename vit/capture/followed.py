@@ -74,9 +74,11 @@ class FollowedWeights:
 
 
 def tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments, and those in their lists and tuples."""
+    """Yield the tensors among arguments, and those in their lists, tuples and dictionaries."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             yield argument
         elif isinstance(argument, list | tuple):
             yield from tensors(argument)
+        elif isinstance(argument, dict):
+            yield from tensors(argument.values())

@@ -15,6 +15,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.followed import tensors
 from vit.capture.halves import HALVES
 from vit.capture.head_order import heads_first_calls
 from vit.capture.intercept import InterceptAttention
@@ -73,7 +74,8 @@ class IdentityPass(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.is_read_out = is_read_out
-        self.lengths = {num_tokens}  # of sequences of tokens: after the last layer, prefix tokens may be cut off
+        # Of sequences of tokens, of which some may be cut off or joined after the last layer.
+        self.lengths, self.widths = {num_tokens}, set[int]()
         self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
         heads_first = heads_first_calls(model, copies)
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
@@ -116,7 +118,7 @@ class IdentityPass(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         self.num_results += 1
         if self.is_behind_layers:
-            self.note_lengths(args, result)
+            self.note_lengths(result)
         if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
             self.is_changed = True
             return self.changed(result)
@@ -132,17 +134,16 @@ class IdentityPass(TorchFunctionMode):
             return False
         return channels != count or func in CHANNELS_LAST
 
-    def note_lengths(self, args: tuple[Any, ...], result: Any) -> None:
-        """Note the number of tokens of results (K, n, D) that are a cut of tokens (K, N, D)."""
-        if not args or not isinstance(args[0], Tensor) or args[0].ndim != 3 or args[0].shape[1] not in self.lengths:
-            return
-        copies, count, channels = args[0].shape
-        for part in result if isinstance(result, tuple | list) else (result,):
-            if not isinstance(part, Tensor) or part.ndim != 3 or part.data_ptr() == 0:
+    def note_lengths(self, result: Any) -> None:
+        """Note the number of tokens of a result (K, n, D), as wide as tokens and fewer: some were cut off or joined."""
+        for made in tensors([result]):
+            if made.ndim != 3 or made.shape[0] != len(self.copies) or not made.is_floating_point():
                 continue
-            is_cut = part.shape[0] == copies and 2 <= part.shape[1] < count and part.shape[2] == channels
-            if is_cut and part.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
-                self.lengths.add(part.shape[1])
+            _, count, channels = made.shape
+            if count in self.lengths:
+                self.widths.add(channels)
+            elif 1 < count < self.num_tokens and channels in self.widths and count not in self.widths:
+                self.lengths.add(count)
 
     def changed(self, tokens: Tensor) -> Tensor:
         """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""

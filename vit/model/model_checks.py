@@ -190,6 +190,11 @@ def check_numbers_of_patches(name: str, numbers: Tensor, batch: int, patches: in
 
 def check_mixed(images: Sequence[Tensor]) -> None:
     """Check a list of images of several sizes."""
+    strange = [type(image).__name__ for image in images if not isinstance(image, Tensor)]
+    if strange:
+        raise ValueError(
+            f"{len(strange)} of {len(images)} images are {strange[0]}: make tensors of (channels, rows, columns)"
+        )
     shapes = [tuple(image.shape) for image in images]
     if not shapes or any(len(shape) != 3 for shape in shapes):
         raise ValueError(f"images have the shapes {shapes}: give a list of at least one (channels, rows, columns)")
