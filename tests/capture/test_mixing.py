@@ -249,6 +249,24 @@ def test_linear_mixing_of_tokens_of_which_some_are_cut_off_is_a_read_out(linear,
     assert len(capture_attention(read_after(*(Convolution() for _ in range(linear)), cut=cut), IMAGES)) == 2
 
 
+def test_a_convolution_and_an_activation_over_the_patches_are_a_read_out_and_attention_behind_them_is_refused():
+    convolution, attend = nn.Conv2d(WIDTH, WIDTH, 3, padding=1).double(), Attending(REFUSED["sigmoid"]).double()
+
+    def reading(last):
+        def run(vit, images):
+            tokens = vit.embed(images)
+            for block in vit.blocks:
+                tokens = block(tokens)
+            patches = F.gelu(convolution(tokens[:, 1:].mT.unflatten(2, (3, 5))))
+            return vit.head(last(patches.flatten(2).mT).mean(dim=1))
+
+        return Around(spelled(fused, fused), run).eval()
+
+    assert len(capture_attention(reading(lambda patches: patches), IMAGES)) == 2
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(reading(attend), IMAGES)
+
+
 SPLITS = {
     "split": lambda tokens: tokens.split([1, 15], dim=1)[1],
     "narrow": lambda tokens: tokens.narrow(1, 1, 15),

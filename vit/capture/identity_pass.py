@@ -1,7 +1,7 @@
 """Passes copies of an image while all captured attention is the identity, and looks where their tokens are mixed.
 
 Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d channels of
-a head, c all other axes.
+a head or a token, c all other axes, y x rows and columns of patches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -145,6 +145,13 @@ class IdentityPass(TorchFunctionMode):
             elif 1 < count < self.num_tokens and channels in self.widths and count not in self.widths:
                 self.lengths.add(count)
 
+    def in_sequence(self, result: Any) -> Any:
+        """Return a map of patches (K, D, rows, columns), as a convolution makes it, as tokens; all else unchanged."""
+        if not isinstance(result, Tensor) or result.ndim != 4 or result.shape[0] != len(self.copies):
+            return result
+        is_map = result.shape[1] in self.widths and result.shape[2] * result.shape[3] in self.lengths
+        return rearrange(result, "k d y x -> k (y x) d") if is_map else result
+
     def changed(self, tokens: Tensor) -> Tensor:
         """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""
         noise = torch.randn(tokens.shape[1:], generator=self.generator).to(tokens) * tokens.std()
@@ -202,7 +209,7 @@ class IdentityPass(TorchFunctionMode):
         tokens = (
             None
             if self.first or self.is_pooled or is_between
-            else _by_token(result, len(self.copies), self.lengths, self.heads_first)
+            else _by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
         )
         if tokens is None:
             return
