@@ -327,14 +327,17 @@ def test_an_object_in_a_message_has_no_address(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: found CSVLogger\n"
 
 
-def test_a_file_in_the_way_is_named_without_the_number_of_the_error(capsys, monkeypatch):
-    error = OSError(28, "No space left on device", "runs/x")
-    monkeypatch.setattr("vit.commands.errors._deliberate_cause", lambda _: error)
+def test_a_full_disk_is_a_line_without_the_number_of_the_error_wherever_it_is_raised(capsys):
     with pytest.raises(SystemExit), plain_output():
-        raise error
+        raise OSError(28, "No space left on device", "runs/x")
     assert capsys.readouterr().err == (
         "error: runs/x: no space left on device: free some space, or name a place on another disk\n"
     )
+
+
+def test_an_error_of_the_system_that_no_user_can_mend_keeps_its_traceback():
+    with pytest.raises(OSError, match="Bad file descriptor"), plain_output():
+        raise OSError(9, "Bad file descriptor")
 
 
 def test_a_machine_without_a_c_compiler_for_its_gpu_is_told(capsys):
