@@ -169,7 +169,7 @@ PARTS: dict[str, Part] = {
     "scale": Part(
         "time and memory of five libraries as images and batches grow",
         file="scale",
-        minutes=20,
+        minutes=8,
         commands=("scale.py",),
         sources=("vit/attention/mechanisms/softmax.py",),  # at which lengths which kernel is taken
         operations=("inference", "training", "features"),
