@@ -153,7 +153,7 @@ def test_a_wrong_argument(error_of, broken_configs, arguments, answer):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["fit"], "no data and no model: add --config FILE, or --data NAME"),
+        (["fit"], "no data: add --config FILE, or --data NAME"),
         (
             ["fit", "--data.root", "photos"],
             "--data.root is an option of CIFAR10, CIFAR100, ImageFolder, ImageStrings, ImageTable, Shards: add",
