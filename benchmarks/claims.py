@@ -9,7 +9,6 @@ is measured, and the next call goes on with those that this commit and machine l
 """
 
 import json
-import re
 import sys
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ from vit.support.markdown import markdown_table
 
 Cells = dict[str, Any]
 SEEDS = [0, 1, 2]
+IMAGES = "data/cifar10-jpeg"  # where docs/results.md unpacks them
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ CLAIMS = {
         claims_norms.measure,
         claims_norms.rows,
         claims_norms.table,
+        claims_figures.draw_norms,
     ),
 }
 
 
-COLUMNS = ("claim", "answer", "measured (95 % interval)", "what is measured")
-MEASURED = re.compile(r"((?:\([^)]*\)|[^(:])*): (.*)")  # what is measured, and its numbers
+COLUMNS = ("claim", "answer", "measured (95 % interval)")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> None:
                 measured = claim.measure(claim.settings[name], seed, *images)
             except TrainingError as error:
                 raise SystemExit(f"error: {error}") from None
-            made = provenance() | {"command": f"python benchmarks/claims.py {options.name}"}
+            made = provenance() | {"command": command_of(options.name)}
             write_cell(
                 path, cell, made | {"setting": name, "seed": seed} | measured, lambda cells: report(claim, cells)
             )
@@ -199,6 +199,11 @@ def main(arguments: list[str] | None = None) -> None:
     if claim.draw is not None:
         claim.draw(json.loads(path.read_text()), path.with_suffix(".png"))
     print(path.with_suffix(".md").read_text())
+
+
+def command_of(name: str) -> str:
+    """Return the command that measures an experiment."""
+    return f"python benchmarks/claims.py {name}" + (f" --data {IMAGES}" if CLAIMS[name].takes_images else "")
 
 
 def report(claim: Claim, cells: Cells) -> str:
@@ -233,6 +238,11 @@ def measured(name: str) -> Cells:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def of_section(name: str) -> str:
+    """Return the claims of a section with what was measured, their controls, and the command that measures them."""
+    return f"{answers(CLAIMS[name].rows(measured(name)))}\n\nMeasured by `{command_of(name)}`."
+
+
 def overview() -> str:
     """Return how many claims hold, and a table of all: below the title of each section, its claims."""
     table, found = [], Counter()
@@ -241,11 +251,9 @@ def overview() -> str:
         rows = claim.rows(cells)
         if rows:
             section = f"**[{claim.title}](#{anchor(claim.title)})**{out_of_date(cells.values())}"
-            table.append(dict(zip(COLUMNS, (section, "", "", ""), strict=True)))
+            table.append(dict(zip(COLUMNS, (section, "", ""), strict=True)))
         for row in rows:
-            what, found_in = MEASURED.fullmatch(row["measured"]).groups()
-            said = f"{row['sentence']} ({row['source']})"
-            table.append(dict(zip(COLUMNS, (said, row["answer"], found_in, what), strict=True)))
+            table.append(dict(zip(COLUMNS, (row["sentence"], row["answer"], row["measured"]), strict=True)))
         found.update(row["answer"] for row in rows)
     counted = f'{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} stay open ("cannot tell")'
     warning = "The intervals are not corrected for their number: expect about one in twenty to miss the true value."

@@ -1,6 +1,7 @@
-"""Claims about time and memory of attention over the number of tokens, and over the width of a window.
+"""Claims about time and memory of attention over the number of tokens, the width of a window, and the heads computed.
 
-The mechanisms alone are measured, without projections: one head of 32 channels, one image, forward, float32.
+Over tokens and windows, the mechanisms alone are measured, without projections: one head of 32 channels, one image.
+Over heads, whole layers are. All passes are forward, in float32.
 """
 
 import math
@@ -11,21 +12,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from claims_training import FAILS, HOLDS, OPEN, of_setting
+from claims_training import FAILS, HOLDS, OPEN, mean_interval, of_setting
 from scipy import special
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vit.attention import MECHANISMS, scaled_dot_product_attention
+from vit.attention import MECHANISMS, MultiHeadAttention, scaled_dot_product_attention
 from vit.support.markdown import markdown_table
 from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE, PINK, VIOLET
 
 CHANNELS = 32
 SIDES = (64, 80, 96, 112, 128, 160, 192, 256)  # of square grids: 4,096 to 65,536 tokens; below, calls take the time
 WINDOWS, WINDOW_SIDE = (8, 16, 32, 64, 128), 128  # 16,384 tokens
+HEADS, KEPT = 8, (1, 2, 4, 8)
+WAYS = ("chosen", "pruned")  # for each image, or for good
+HEADS_SIDE, HEADS_IMAGES = 32, 4  # 1,024 tokens
 ROUNDS = 2
-MOST_SECONDS, MOST_BYTES = 2.0, 1.5e9  # of a pass; a mechanism that would take more is stopped
+MOST_SECONDS, MOST_BYTES = 20.0, 1.5e9  # of a pass; a mechanism that would take more is stopped
 OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": 8},
     "recurrent": {"num_heads": 1, "head_dim": CHANNELS},
@@ -74,7 +78,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return the median seconds and the peak bytes of each mechanism by tokens, and of windows by their width."""
+    """Return the median seconds and the peak bytes of each mechanism by tokens, of windows by width, and by heads."""
     torch.manual_seed(seed)
     over_tokens: dict[str, Any] = {name: {} for name in COLORS}
     for side in SIDES:
@@ -82,7 +86,9 @@ def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
         for name, cost in costs(passes).items():
             over_tokens[name][str(side**2)] = cost
     over_window = costs({str(width): one_pass("window", WINDOW_SIDE, {"window": width}) for width in WINDOWS})
-    return {"tokens": over_tokens, "window": over_window}
+    over_heads = costs({f"{way} {k}": of_heads(way, k) for way in WAYS for k in KEPT})
+    by_way = {way: {str(k): over_heads[f"{way} {k}"] for k in KEPT} for way in WAYS}
+    return {"tokens": over_tokens, "window": over_window, "heads": by_way}
 
 
 def one_pass(name: str, side: int, options: dict[str, Any] | None = None) -> tuple[Pass, tuple[Tensor, ...]]:
@@ -93,6 +99,17 @@ def one_pass(name: str, side: int, options: dict[str, Any] | None = None) -> tup
     mechanism = MECHANISMS[name](**(OPTIONS.get(name, {}) if options is None else options))
     inputs = {"grid": (side, side)} if "grid" in mechanism.takes else {}
     return lambda: mechanism(q, k, v, **inputs), (q, k, v)
+
+
+def of_heads(way: str, k: int) -> tuple[Pass, tuple[Tensor, ...]]:
+    """Return the pass of a layer that computes k heads, chosen for each image or the only ones left, and its inputs."""
+    width = HEADS * CHANNELS
+    if way == "chosen":
+        layer = MultiHeadAttention(width, HEADS, mechanism="routed", mechanism_kwargs={"k": k})
+    else:
+        layer = MultiHeadAttention(width, k, key_dim=k * CHANNELS, value_dim=k * CHANNELS)
+    x = torch.randn(HEADS_IMAGES, HEADS_SIDE**2, width)
+    return lambda: layer(x), (x,)
 
 
 @torch.no_grad()
@@ -179,12 +196,14 @@ def between(steep: tuple[float, float, float], flat: tuple[float, float, float])
 
 
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the sentences about time, memory and windows with their answers."""
+    """Return the sentences about time, memory, windows and heads with their answers."""
     if not cells:
         return []
     seconds = {name: fitted(cells, "tokens", name, "seconds") for name in COLORS}
     memory = {name: fitted(cells, "tokens", name, "bytes") for name in COLORS}
     wide = fitted(cells, "window", None, "seconds")
+    half = shares_of_time(cells, "chosen")
+    found = mean_interval(half)
     return [
         {
             "sentence": "The time of softmax attention grows with the square of the tokens, that of linear "
@@ -210,11 +229,42 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "control": f"softmax over the tokens: {power(seconds['softmax'])}",
             "answer": between(wide, seconds["window"]),
         },
+        {
+            "sentence": "Heads that are not chosen for an image save time",
+            "source": "Jin et al. 2024",
+            "measured": f"time of a layer with {HEADS // 2} of {HEADS} heads chosen over that of all: {ratio(half)}",
+            "control": f"with {HEADS // 2} heads left after pruning: "
+            f"{ratio(shares_of_time(cells, 'pruned'))}; all heads, with a router over without: "
+            f"{ratio(times_of_router(cells))}",
+            "answer": HOLDS if found[2] < 1 else FAILS if found[1] > 1 else OPEN,
+        },
     ]
 
 
+def shares_of_time(cells: dict[str, Any], way: str) -> list[float]:
+    """Return the seconds of a layer with half of the heads over those with all, of each run."""
+    runs = (run[way] for run in of_setting(cells, "interleaved", "heads"))
+    return [run[str(HEADS // 2)]["seconds"] / run[str(HEADS)]["seconds"] for run in runs]
+
+
+def times_of_router(cells: dict[str, Any]) -> list[float]:
+    """Return the seconds of a layer that chooses all heads over those of one without a router, of each run."""
+    of_all = ([run[way][str(HEADS)]["seconds"] for way in WAYS] for run in of_setting(cells, "interleaved", "heads"))
+    return [chosen / plain for chosen, plain in of_all]
+
+
+def ratio(values: list[float]) -> str:
+    """Return the mean of ratios, and its 95 % interval over runs.
+
+    >>> ratio([0.5, 0.6, 0.7])
+    '0.60 (0.35 to 0.85)'
+    """
+    mean, low, high = mean_interval(values)
+    return f"{mean:.2f}" + (f" ({low:.2f} to {high:.2f})" if math.isfinite(low) else "")
+
+
 def table(cells: dict[str, Any]) -> str:
-    """Return the exponents and the time at a few lengths, and the time over the side of the window."""
+    """Return the exponents and the cost at a few lengths, and the cost over the side of the window and over heads."""
     lines = []
     for name in COLORS:
         seconds, memory = (medians(cells, "tokens", name, key) for key in ("seconds", "bytes"))
@@ -226,12 +276,27 @@ def table(cells: dict[str, Any]) -> str:
                 f"{1e3 * seconds[tokens]:.3g} ms, {memory[tokens] / 1e6:.3g} MB" if known else ""
             )
         lines.append(line)
-    wide = medians(cells, "window", None, "seconds")
-    over_window = [{"window": f"{width} x {width}", "time": f"{1e3 * value:.3g} ms"} for width, value in wide.items()]
+    wide, most = (medians(cells, "window", None, key) for key in ("seconds", "bytes"))
+    over_window = [
+        {"window": f"{width} x {width}", "time": f"{1e3 * wide[width]:.3g} ms", "memory": f"{most[width] / 1e6:.3g} MB"}
+        for width in wide
+    ]
+    chosen, pruned = (medians(cells, "heads", way, "seconds") for way in WAYS)
+    over_heads = [
+        {
+            "heads": f"{k} of {HEADS}",
+            "chosen for each image": f"{1e3 * chosen[k]:.3g} ms",
+            "left after pruning": f"{1e3 * pruned[k]:.3g} ms",
+        }
+        for k in KEPT
+    ]
     note = (
         f"One head of {CHANNELS} channels, one image, forward, float32, median of interleaved runs; memory is the peak "
         "of live tensors, counted. Exponents with 95 % intervals are fitted to all lengths measured. A mechanism stops "
         f"where a pass would take more than {MOST_SECONDS:g} s or {MOST_BYTES / 1e9:g} GB. Windows: "
-        f"{WINDOW_SIDE**2:,} tokens, exponent {power(fitted(cells, 'window', None, 'seconds'))}."
+        f"{WINDOW_SIDE**2:,} tokens; exponents over the side: time {power(fitted(cells, 'window', None, 'seconds'))}, "
+        f"memory {power(fitted(cells, 'window', None, 'bytes'))}. Heads: a whole layer of {HEADS} heads of {CHANNELS} "
+        f"channels, {HEADS_IMAGES} images of {HEADS_SIDE**2:,} tokens."
     )
-    return f"{markdown_table(lines)}\n\n{markdown_table(over_window)}\n\n{note}"
+    tables = (markdown_table(rows) for rows in (lines, over_window, over_heads))
+    return "\n\n".join((*tables, note))

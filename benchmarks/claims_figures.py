@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import claims_cost
+import claims_norms
 import claims_quality
 import claims_reach
 import claims_rivals as rivals
@@ -159,6 +160,26 @@ def draw_law(plot: Axes, cells: dict[str, Any], seeds: list[int]) -> None:
 
 
 @plot_style
+def draw_norms(cells: dict[str, Any], path: Path) -> None:
+    """Draw the norm of the gradient of each block before training, a plot for each depth; the mean over seeds."""
+    figure = Figure(figsize=(7.4, 3.6))
+    plots = figure.subplots(1, len(claims_norms.DEPTHS), sharey=True)
+    for plot, depth in zip(plots, claims_norms.DEPTHS, strict=True):
+        for name, color in claims_norms.COLORS.items():
+            norms = of_setting(cells, f"{name}, depth {depth}", "gradient_norms")
+            if norms:
+                means = [statistics.geometric_mean(of_block) for of_block in zip(*norms, strict=True)]
+                style = "--" if "no residual" in name else "-"
+                plot.plot(range(depth), means, color=color, ls=style, marker="o", ms=3, label=name)
+        plot.set(title=f"{depth} blocks", xlabel="block", yscale="log")
+        plot.set_xticks(range(0, depth, max(1, depth // 4)))
+        plot.minorticks_off()
+    plots[0].set_ylabel("norm of the gradient")
+    figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(path)
+
+
+@plot_style
 def draw_quality(cells: dict[str, Any], path: Path) -> None:
     """Draw the accuracy over the share of wrong labels, every seed a point."""
     figure = Figure(figsize=(6, 4.2))
@@ -217,7 +238,7 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
 
 @plot_style
 def draw_cost(cells: dict[str, Any], path: Path) -> None:
-    """Draw time and memory over the tokens, and time over the side of the window."""
+    """Draw time and memory over the tokens, and both over the side of the window."""
     figure, (time, memory, wide, empty) = four_places()
     kinds = ((time, "seconds", 1e3, "Time", "ms"), (memory, "bytes", 1e-6, "Peak memory", "MB"))
     for plot, key, factor, title, unit in kinds:
@@ -227,9 +248,12 @@ def draw_cost(cells: dict[str, Any], path: Path) -> None:
             plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
         plot.set(title=title, xlabel="tokens", ylabel=unit, xscale="log", yscale="log")
         plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
-    found = claims_cost.medians(cells, "window", None, "seconds")
-    wide.plot(list(found), [1e3 * value for value in found.values()], color=ORANGE, marker="o", ms=4)
-    wide.set(title="Time by the side of the window", xlabel="side of the window, patches", ylabel="ms")
+    for key, factor, label, style in (("seconds", 1e3, "time, ms", "-"), ("bytes", 1e-6, "memory, MB", "--")):
+        found = claims_cost.medians(cells, "window", None, key)
+        values = [factor * value for value in found.values()]
+        wide.plot(list(found), values, color=ORANGE, marker="o", ms=4, ls=style, label=label)
+    wide.set(title="Side of the window", xlabel="side of the window, patches", ylabel="ms, or MB")
+    wide.legend()
     wide.set(xscale="log", yscale="log")
     wide.set_xticks(list(found), [str(width) for width in found])
     for plot in (time, memory, wide):

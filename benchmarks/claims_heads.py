@@ -27,14 +27,18 @@ STEPS, LR, WARMUP = 300, 3e-3, 50
 MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 32, "depth": 2, "mlp_ratio": 2.0}
 UNSCALED = {"attention_kwargs": {"scaled": False}}
 BASE = "8 heads"
+NARROW, WIDTHS = 8, (8, 16, 64)  # channels of all heads together; 32 is usual
 SETTINGS: dict[str, dict[str, Any]] = {
     **{f"{heads} head{'s' if heads > 1 else ''}": {"num_heads": heads} for heads in (1, 2, 4, 8, 16)},
     "1 head, unscaled": {"num_heads": 1} | UNSCALED,
     "8 heads, unscaled": {"num_heads": 8} | UNSCALED,
     "queries, keys and values tied": {"num_heads": 8, "tie_qkv": True},
     "keys and values tied": {"num_heads": 8, "tie_kv": True},
+    "keys and values of one head": {"num_heads": 8, "num_kv_heads": 1},
     "positions alone": {"num_heads": 8, "attention": "positional"},
     "uniform": {"num_heads": 8, "attention": "uniform"},
+    **{f"{width} channels of keys": {"num_heads": 8, "key_dim": width} for width in WIDTHS},
+    **{f"{width} channels of values": {"num_heads": 8, "value_dim": width} for width in WIDTHS},
 }
 
 
@@ -44,7 +48,7 @@ def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
     data = Digits()
     data.setup("fit")
     model = vit.VisionTransformer(**MODEL, **setting)
-    has_ranks = not {"tie_qkv", "tie_kv"} & setting.keys()
+    has_ranks = not {"tie_qkv", "tie_kv", "num_kv_heads"} & setting.keys()
     before = ranks(model) if has_ranks else None
     train, test = data.sets["train"], data.sets["test"]
     fit(model, normalised(data, train.images), train.labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
@@ -99,6 +103,18 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             ("8 heads", "queries, keys and values tied"),
             ("keys and values tied",),
         ),
+        (
+            "Each head needs keys and values of its own",
+            "Vaswani et al. 2017; Shazeer 2019 and Ainslie et al. 2023 contradict",
+            ("8 heads", "keys and values of one head"),
+            ("1 head",),
+        ),
+        (
+            "Narrower keys do worse at equally wide values",
+            "Vaswani et al. 2017, table 3 (B)",
+            ("8 heads", f"{NARROW} channels of keys"),
+            (f"{NARROW} channels of values", "64 channels of keys"),
+        ),
     )
     lines = []
     for sentence, source, (better, worse), controls in compared:
@@ -135,7 +151,8 @@ def table(cells: dict[str, Any]) -> str:
             lines.append(line)
     note = (
         f"Mean and 95 % interval over seeds. {MODEL['embed_dim']} channels, {MODEL['depth']} blocks, {STEPS} steps of "
-        "64 images. Ranks are effective ranks of the product of the projections to queries and keys, means over blocks "
-        "and seeds; heads with shared projections have none of their own."
+        "64 images. Channels of keys or values are those of all 8 heads together, 32 elsewhere. Ranks are effective "
+        "ranks of the product of the projections to queries and keys, means over blocks and seeds; heads with shared "
+        "projections have none of their own."
     )
     return f"{markdown_table(lines)}\n\n{note}"

@@ -22,6 +22,7 @@ from claims_training import (
 import vit
 from vit.data import Digits
 from vit.support.markdown import markdown_table
+from vit.support.plotting import BLUE, GREEN, ORANGE
 
 STEPS, LR, WARMUP = 400, 3e-3, 100
 LITTLE = 0.01  # gain of accuracy up to which a warm-up is not needed
@@ -32,6 +33,7 @@ WIRINGS: dict[str, dict[str, Any]] = {
     for residual in (True, False)
     for norm in ("pre", "post", "none")
 }
+COLORS = dict(zip(WIRINGS, (BLUE, ORANGE, GREEN) * 2, strict=True))  # dashed without residual connections
 SETTINGS: dict[str, dict[str, Any]] = {
     f"{name}, depth {depth}{', warm-up' if warmup else ''}": wiring | {"depth": depth, "warmup": warmup}
     for depth in DEPTHS

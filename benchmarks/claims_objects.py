@@ -8,6 +8,7 @@ import statistics
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from claims_training import (
     answer,
     difference,
@@ -23,6 +24,7 @@ from torch import Tensor
 
 import vit
 from vit.analysis import rare_attention
+from vit.data import Digits
 from vit.data.planted import PlantedDigits, planted_digits
 from vit.explain import capture_attention
 from vit.support.markdown import markdown_table
@@ -34,6 +36,10 @@ SEEN = 200  # test images, of which one half chooses the strongest head, and the
 RIDGE = 1e-3  # of the mean square of the heads' outputs
 WHEN = ("before", "after")  # the training
 PLACES = ("object", "another place", "clutter")
+TOUCHING = ("one of four that touch", "across two of them")
+# First row, first column, height and width of four digits that touch, and of as large places across two of them.
+OF_ONE = ((8, 8, 8, 8), (8, 16, 8, 8), (16, 8, 8, 8), (16, 16, 8, 8))
+ACROSS = ((8, 12, 8, 8), (16, 12, 8, 8), (12, 8, 8, 8), (12, 16, 8, 8))
 
 
 def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -42,22 +48,42 @@ def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
     model = vit.VisionTransformer(**MODEL, **setting)
     (images, labels, _), (tested, truth, boxes) = planted_digits("train"), planted_digits("test")
     seen = normalised(PlantedDigits, tested[:SEEN])
-    before = related(model.eval(), seen, boxes[:SEEN])
+    touching = normalised(PlantedDigits, mosaics()[:SEEN])
+    before = related(model.eval(), seen, boxes[:SEEN], touching)
     fit(model, normalised(PlantedDigits, images), labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
     accuracy = is_right(model, normalised(PlantedDigits, tested), truth).double().mean().item()
-    return {"accuracy": accuracy, "before": before, "after": related(model, seen, boxes[:SEEN])}
+    return {"accuracy": accuracy, "before": before, "after": related(model, seen, boxes[:SEEN], touching)}
 
 
 @torch.no_grad()
-def related(model: vit.VisionTransformer, images: Tensor, boxes: Tensor) -> dict[str, Any]:
-    """Return what the heads relate: parts of the digit, rare patches, and how much of a token they keep."""
-    own, *controls = parts_of_one_object(model, images, boxes)
-    half = len(images) // 2
-    strongest = (own - torch.maximum(*controls))[:half].mean(dim=0).argmax()
-    own, elsewhere, clutter = (shares[half:, strongest].mean().item() for shares in (own, *controls))
+def related(model: vit.VisionTransformer, images: Tensor, boxes: Tensor, touching: Tensor) -> dict[str, Any]:
+    """Return what the heads relate: parts of a digit, rare patches, and how much of a token they keep."""
+    of_clutter = of_strongest(*parts_of_one_object(model, images, boxes))
+    of_mosaics = of_strongest(*parts_of_touching_objects(model, touching))
     rare, of_others = (torch.cat(layers).mean().item() for layers in rare_attention(model, images))
-    found = {"object": own, "another place": elsewhere, "clutter": clutter, "rare": rare, "rare in others": of_others}
-    return found | kept(model, images)
+    found = dict(zip((*PLACES, *TOUCHING), (*of_clutter, *of_mosaics), strict=True))
+    return found | {"rare": rare, "rare in others": of_others} | kept(model, images)
+
+
+def of_strongest(own: Tensor, *controls: Tensor) -> list[float]:
+    """Return the share and the controls, (B, heads) each, of the head whose share is most above the controls.
+
+    One half of the images chooses the head, and the means are those of the other half.
+    """
+    half = len(own) // 2
+    head = (own - torch.stack(controls).amax(dim=0))[:half].mean(dim=0).argmax()
+    return [shares[half:, head].mean().item() for shares in (own, *controls)]
+
+
+def mosaics() -> Tensor:
+    """Return images with four test digits that touch, in the middle: bytes (N, 1, 32, 32)."""
+    data = Digits()
+    data.setup("test")
+    digits = data.sets["test"].images
+    digits = digits[: len(digits) // 4 * 4]
+    middle = rearrange(digits, "(b y x) 1 h w -> b 1 (y h) (x w)", y=2, x=2)
+    border = (MODEL["image_size"] - middle.shape[-1]) // 2
+    return F.pad(middle, (border,) * 4)
 
 
 def parts_of_one_object(model: vit.VisionTransformer, images: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,13 +93,31 @@ def parts_of_one_object(model: vit.VisionTransformer, images: Tensor, boxes: Ten
     always looks at neighbours has the same number there. The second is what the patches of the digit attend to patches
     of the clutter: a head that looks at ink has the same number there.
     """
-    patches = rearrange(torch.stack(capture_attention(model, images), dim=1), "b l h n m -> b (l h) n m")[..., 1:, 1:]
-    others = patches * (1 - torch.eye(patches.shape[-1]))
-    others = others / others.sum(dim=-1, keepdim=True)
-    inside = cells_of(boxes)
+    others, inside = to_other_patches(model, images), cells_of(boxes)
     elsewhere = inside.roll(1, dims=0)
     pairs = (inside, inside), (elsewhere, elsewhere), (inside, inked(images) & ~inside)
     return tuple(share_of(others, first, last) for first, last in pairs)
+
+
+def parts_of_touching_objects(model: vit.VisionTransformer, touching: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many times an even share the patches of a digit attend to its other patches, and a control.
+
+    Each is (B, heads), a mean over the four digits of a mosaic. The control is the same attention within four patches
+    that belong to two digits: a head that looks at neighbours, or at ink, has the same number there.
+    """
+    others = to_other_patches(model, touching)
+    own, across = (
+        torch.stack([share_of(others, cells, cells) for cells in cells_of(torch.tensor(places)).split(1)]).mean(dim=0)
+        for places in (OF_ONE, ACROSS)
+    )
+    return own, across
+
+
+def to_other_patches(model: vit.VisionTransformer, images: Tensor) -> Tensor:
+    """Return the attention of the patches to the other patches, whose sum is one: (B, heads of all layers, N, N)."""
+    patches = rearrange(torch.stack(capture_attention(model, images), dim=1), "b l h n m -> b (l h) n m")[..., 1:, 1:]
+    others = patches * (1 - torch.eye(patches.shape[-1]))
+    return others / others.sum(dim=-1, keepdim=True)
 
 
 def share_of(others: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -81,6 +125,7 @@ def share_of(others: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
     The two sets of patches are the same, or have none in common.
     """
+    first, last = (cells.expand(len(others), -1) for cells in (first, last))
     attended = einsum(others, first.float(), last.float(), "b h n m, b n, b m -> b h")
     targets = last.sum(dim=1) - (first & last).any(dim=1).long()
     even = first.sum(dim=1) * targets / (first.shape[1] - 1)
@@ -163,6 +208,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         return []
     own, elsewhere, clutter = (of_time(cells, "after", key) for key in PLACES)
     control = list(map(max, elsewhere, clutter))  # of each seed
+    touching, across = (of_time(cells, "after", key) for key in TOUCHING)
     rare, of_others, rare_before = (
         of_time(cells, when, key) for when, key in (("after", "rare"), ("after", "rare in others"), ("before", "rare"))
     )
@@ -179,6 +225,15 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "found": difference(own, control),
             "control": f"the same at another place: {times(elsewhere)}; from the digit to the clutter: "
             f"{times(clutter)}; strongest head before training: {times(of_time(cells, 'before', 'object'))}",
+        },
+        {
+            "sentence": "Some heads tell an object from others that touch it",
+            "source": "Caron et al. 2021, fig. 1",
+            "measured": "attention within a digit of a mosaic over an even share, strongest head minus the same across "
+            "two digits: ",
+            "found": difference(touching, across),
+            "control": f"within a digit: {times(touching)}; across two: {times(across)}; before training: "
+            f"{times(of_time(cells, 'before', TOUCHING[0]))} and {times(of_time(cells, 'before', TOUCHING[1]))}",
         },
         {
             "sentence": "Attention goes to what is rare in an image",
@@ -230,7 +285,7 @@ def table(cells: dict[str, Any]) -> str:
     lines = []
     for when in WHEN:
         line = {"the model": f"{when} training"}
-        line |= {key: times(of_time(cells, when, key)) for key in PLACES}
+        line |= {key: times(of_time(cells, when, key)) for key in (*PLACES, *TOUCHING)}
         line |= {key: correlation(of_time(cells, when, key)) for key in ("rare", "rare in others")}
         lines.append(line)
     of_numbers = [

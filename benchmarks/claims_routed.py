@@ -13,15 +13,17 @@ from einops import reduce
 from torch import Tensor, nn
 
 import vit
+from vit.analysis import head_importance, prune_heads
 from vit.data import Digits
 from vit.support.markdown import markdown_table
-from vit.support.plotting import BLUE, BROWN, GREY, ORANGE
+from vit.support.plotting import BLUE, BROWN, GREEN, GREY, ORANGE
 
 STEPS, LR, WARMUP = 300, 3e-3, 50
 HEADS = 8
 MODEL = {"image_size": 8, "patch_size": 2, "in_channels": 1, "embed_dim": 32, "num_heads": HEADS, "depth": 2}
 MODEL |= {"mlp_ratio": 2.0}
-COLORS = {"by image": BLUE, "by token": BROWN, "at random": ORANGE, "the same for all": GREY}
+PRUNED = "pruned half-way"
+COLORS = {"by image": BLUE, "by token": BROWN, "at random": ORANGE, "the same for all": GREY, PRUNED: GREEN}
 KEPT = (1, 2, 4)
 FEW, HALF = 2, HEADS // 2  # heads that the two sentences are about
 AS_GOOD = -0.01  # difference of accuracies from which heads do as well
@@ -36,12 +38,24 @@ def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     data = Digits()
     data.setup("fit")
-    model = build(**setting)
     train, test = data.sets["train"], data.sets["test"]
-    fit(model, normalised(data, train.images), train.labels, steps=STEPS, lr=LR, warmup=WARMUP, seed=seed)
-    images = normalised(data, test.images)
+    seen, images = normalised(data, train.images), normalised(data, test.images)
+    is_pruned = setting.get("way") == PRUNED
+    model = build() if is_pruned else build(**setting)
+    steps = STEPS // 2 if is_pruned else STEPS
+    fit(model, seen, train.labels, steps=steps, lr=LR, warmup=WARMUP, seed=seed)
+    if is_pruned:
+        model = with_most_important(model, setting["k"], seen, train.labels)
+        fit(model, seen, train.labels, steps=STEPS - steps, lr=LR, warmup=WARMUP, seed=seed + 1)
     accuracy = is_right(model, images, test.labels).double().mean().item()
-    return {"accuracy": accuracy, "use": uses(model, images, test.labels) if setting else None}
+    has_router = setting and not is_pruned
+    return {"accuracy": accuracy, "use": uses(model, images, test.labels) if has_router else None}
+
+
+def with_most_important(model: vit.VisionTransformer, k: int, images: Tensor, labels: Tensor) -> nn.Module:
+    """Return a model without all but the k heads of each block that the loss of the training images depends on most."""
+    importance = head_importance(model.eval(), images, labels)
+    return prune_heads(model, {layer: found.argsort()[:-k].tolist() for layer, found in enumerate(importance)})
 
 
 def build(way: str | None = None, k: int = HEADS) -> vit.VisionTransformer:
@@ -91,8 +105,10 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     """Return the sentences about chosen heads with their answers."""
     of_few = {way: accuracies(cells, way, FEW) for way in COLORS}
     half, whole = accuracies(cells, "by image", HALF), of_setting(cells, ALL, "accuracy")
-    half_at_random, half_the_same = (accuracies(cells, way, HALF) for way in ("at random", "the same for all"))
-    if not all((*of_few.values(), half, whole, half_at_random, half_the_same)):
+    half_at_random, half_the_same, half_pruned = (
+        accuracies(cells, way, HALF) for way in ("at random", "the same for all", PRUNED)
+    )
+    if not all((*of_few.values(), half, whole, half_at_random, half_the_same, half_pruned)):
         return []
     over_same, over_random = (difference(of_few["by image"], of_few[way]) for way in ("the same for all", "at random"))
     as_all = difference(half, whole)
@@ -102,7 +118,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "sentence": "Heads chosen for each image do better than the same heads for all images",
             "measured": f"{FEW} of {HEADS} heads chosen, minus the same {FEW} for all: {points(over_same)}",
             "control": f"minus with {FEW} drawn at random: {points(over_random)}; chosen for each token: "
-            f"{percent(of_few['by token'])}; all heads: {percent(whole)}",
+            f"{percent(of_few['by token'])}; pruned half-way: {percent(of_few[PRUNED])}; all heads: {percent(whole)}",
             "answer": HOLDS if min(over_same[1], over_random[1]) > 0 else FAILS if over_same[2] < 0 else OPEN,
         }
         | source,
@@ -111,7 +127,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"(at most {-100 * AS_GOOD:g} point less)",
             "measured": f"{HALF} of {HEADS} heads chosen, minus all: {points(as_all)}",
             "control": f"{HALF} drawn at random: {percent(half_at_random)}; the same {HALF} for all: "
-            f"{percent(half_the_same)}",
+            f"{percent(half_the_same)}; pruned half-way: {percent(half_pruned)}",
             "answer": HOLDS if as_all[1] > AS_GOOD else FAILS if as_all[2] < AS_GOOD else OPEN,
         }
         | source,
@@ -125,13 +141,14 @@ def table(cells: dict[str, Any]) -> str:
         line = {"heads are chosen": way}
         for k in KEPT:
             line[f"{k} of {HEADS}"] = percent(accuracies(cells, way, k))
-        use = of_setting(cells, f"{way}, {FEW} of {HEADS}", "use")
+        use = [of for of in of_setting(cells, f"{way}, {FEW} of {HEADS}", "use") if of]
         shares = reduce(torch.tensor(use), "s b c h -> s b h", "mean") if use else torch.empty(0)
         line[f"use of the busiest head, {FEW} of {HEADS}"] = f"{100 * shares.amax(-1).mean():.0f} %" if use else ""
         lines.append(line)
     note = (
         f"Test accuracy, mean and 95 % interval over seeds; all heads: {percent(of_setting(cells, ALL, 'accuracy'))}. "
-        f"{STEPS} steps of 64 images. The use is the share of the test images (or tokens), mean over blocks and seeds; "
-        f"{100 * FEW / HEADS:.0f} % is even."
+        f"{STEPS} steps of 64 images. *Pruned half-way*: after half of the steps, only the most important heads of "
+        "each block stay (Michel et al. 2019), and train for the other half. The use is the share of the test images "
+        f"(or tokens), mean over blocks and seeds; {100 * FEW / HEADS:.0f} % is even."
     )
     return f"{markdown_table(lines)}\n\n{note}"

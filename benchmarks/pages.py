@@ -11,6 +11,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -724,17 +725,21 @@ def planned_steps() -> str:
     return f"{plan.steps_table(cell)}\n\n{joined(facts)}."
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    table.__name__: table
-    for table in (
-        *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
-        *(mechanisms, maps, maps_found, questions),
-        *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
-        *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
-        *(planned_memory, planned_steps),
-        *(glossary_tables.glossary, glossary_tables.methods, glossary_tables.kinds),
-    )
-} | {"claims": claims.overview}
+TABLES: dict[str, Callable[[], str]] = (
+    {
+        table.__name__: table
+        for table in (
+            *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
+            *(mechanisms, maps, maps_found, questions),
+            *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
+            *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
+            *(planned_memory, planned_steps),
+            *(glossary_tables.glossary, glossary_tables.methods, glossary_tables.kinds),
+        )
+    }
+    | {"claims": claims.overview}
+    | {f"claims_{name}": partial(claims.of_section, name) for name in claims.CLAIMS}
+)
 
 
 def filled(page: str) -> str:

@@ -24,7 +24,7 @@ STEP = tuple(f"vit/training/{name}.py" for name in ("objective", "callbacks", "e
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
 RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
 # The functions of claims_cost.py that measure.
-MEASURED_COST = ("measure", "one_pass", "costs", "affordable")
+MEASURED_COST = ("measure", "one_pass", "of_heads", "costs", "affordable")
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
 FORMATS = ("vit/weights/**/*.py",)
 PACKAGED = ("vit/weights/cifar10.safetensors",)
@@ -355,9 +355,9 @@ PARTS: dict[str, Part] = {
         sources=tuple(f"benchmarks/claims_cifar10.py:{function}" for function in ("measure", "chosen", "run")),
     ),
     "claims_cost": Part(
-        "sentences of the literature: time and memory over tokens and windows",
+        "sentences of the literature: time and memory over tokens, windows and heads",
         file="claims_cost",
-        minutes=3,
+        minutes=6,
         commands=("claims.py cost",),
         sources=tuple(f"benchmarks/claims_cost.py:{function}" for function in MEASURED_COST),
         operations=("mechanisms",),

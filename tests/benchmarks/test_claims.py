@@ -43,7 +43,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(claims_scale, "STEPS", (1, 2))
     monkeypatch.setattr(claims_objects, "SEEN", 4)
     claims_rivals.chosen.cache_clear()
-    for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8}.items():
+    for name, value in {"SIDES": (4, 6, 8), "WINDOWS": (2, 4, 8), "WINDOW_SIDE": 8, "HEADS_SIDE": 2}.items():
         monkeypatch.setattr(claims_cost, name, value)
     monkeypatch.setattr(records, "commit", lambda: "abc1234")
 
@@ -166,31 +166,58 @@ def test_live_bytes_are_those_that_are_alive_at_once():
     assert (memory.peak, memory.alive) == (800, 400)
 
 
-def priced(of_tokens, of_window=2.0):
-    """A cell whose seconds and bytes are powers of the tokens, by mechanism; the others have 1."""
+def priced(of_tokens, of_window=2.0, of_heads=1.0):
+    """Cells whose seconds and bytes are powers of the tokens, by mechanism; the others have 1."""
     sizes = (4096, 6400, 9216)
     cost = {
         name: {str(size): dict.fromkeys(("seconds", "bytes"), size ** of_tokens.get(name, 1.0)) for size in sizes}
         for name in claims_cost.COLORS
     }
     window = {str(width): {"seconds": width**of_window, "bytes": width} for width in (4, 8, 16)}
-    return {"interleaved, seed 0": {"setting": "interleaved", "tokens": cost, "window": window}}
+    return {
+        f"interleaved, seed {seed}": {
+            "setting": "interleaved",
+            "tokens": cost,
+            "window": window,
+            "heads": {
+                way: {str(k): {"seconds": (0.01 * seed + k**of_heads) * factor} for k in claims_cost.KEPT}
+                for way, factor in (("chosen", 1.5), ("pruned", 1.0))
+            },
+        }
+        for seed in range(3)
+    }
 
 
-def test_costs_are_three_sentences_about_exponents():
+def test_costs_are_three_sentences_about_exponents_and_one_about_heads():
     quadratic = {"softmax": 2.0, "explicit": 2.0}
-    found = [row["answer"] for row in claims_cost.rows(priced(quadratic))]
-    assert found == [HOLDS, HOLDS, HOLDS]
-    found = [row["answer"] for row in claims_cost.rows(priced(quadratic | {"linear": 2.0}, of_window=1.0))]
-    assert found == [FAILS, HOLDS, FAILS]
+    rows = claims_cost.rows(priced(quadratic))
+    assert [row["answer"] for row in rows] == [HOLDS, HOLDS, HOLDS, HOLDS]
+    assert "all heads, with a router over without: 1.50" in rows[-1]["control"]
+    found = claims_cost.rows(priced(quadratic | {"linear": 2.0}, of_window=1.0, of_heads=-1.0))
+    assert [row["answer"] for row in found] == [FAILS, HOLDS, FAILS, FAILS]
     assert claims_cost.rows({}) == []
+
+
+@pytest.mark.parametrize("way", claims_cost.WAYS)
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_layer_that_chooses_heads_computes_as_many_as_one_that_has_lost_the_others(way, k, monkeypatch):
+    computed, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counted(q, *inputs, **options):
+        computed.append(q.shape[1])
+        return attend(q, *inputs, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    run, _ = claims_cost.of_heads(way, k)
+    assert run().shape == (4, 1024, 256)
+    assert computed == [k]
 
 
 def test_a_mechanism_stops_where_its_growth_leaves_the_budget():
     growing = {"4096": {"seconds": 0.1, "bytes": 1e6}, "6400": {"seconds": 0.2, "bytes": 2e6}}
     assert claims_cost.affordable({}, 64**2)
     assert claims_cost.affordable(growing, 96**2)
-    assert not claims_cost.affordable({"6400": {"seconds": 1.0, "bytes": 1e6}}, 96**2)
+    assert not claims_cost.affordable({"6400": {"seconds": 10.0, "bytes": 1e6}}, 96**2)
     assert not claims_cost.affordable({"6400": {"seconds": 0.1, "bytes": 1e9}}, 96**2)
     assert not claims_cost.affordable(growing, 128**2)  # stopped before
 
@@ -227,10 +254,15 @@ def test_robustness_is_the_accuracy_that_corruptions_cost(softmax, convolution, 
 
 
 @pytest.mark.parametrize(
-    ("both", "causal", "answers"), [(0.9, 1.0, [HOLDS, HOLDS]), (1.3, 1.2, [FAILS, FAILS]), (0.9, 0.9, [HOLDS, OPEN])]
+    ("both", "causal", "at_once", "answers"),
+    [
+        (0.9, 1.0, 1.0, [HOLDS, HOLDS, HOLDS]),
+        (1.3, 1.2, 1.2, [FAILS, FAILS, FAILS]),
+        (0.9, 0.9, 0.9, [HOLDS, OPEN, OPEN]),
+    ],
 )
-def test_order_is_two_sentences_about_bits(both, causal, answers):
-    bits = dict(zip(claims_order.SETTINGS, (1.1, causal, both, 1.5), strict=True))
+def test_order_is_three_sentences_about_bits(both, causal, at_once, answers):
+    bits = dict(zip(claims_order.SETTINGS, (1.1, causal, both, 1.5, at_once), strict=True))
     cells = {
         f"{setting}, seed {seed}": {"setting": setting, "bits": value + 0.01 * seed}
         for setting, value in bits.items()
@@ -266,9 +298,26 @@ def test_the_overview_counts_the_answers_and_lists_the_claims_below_their_sectio
     answered = claims_norms.rows(cells)
     assert [row.split(" | ")[1].strip() for row in rows] == [row["answer"] for row in answered]
     for row, line in zip(answered, rows, strict=True):
-        *_, numbers, what = (cell.strip() for cell in line.strip("|").split(" | "))
-        assert f"{what}: {numbers}" == row["measured"]
-    assert all(f"{row['sentence']} ({row['source']})" in line for row, line in zip(answered, rows, strict=True))
+        assert [cell.strip() for cell in line.strip("| ").split(" | ")] == [
+            row["sentence"],
+            row["answer"],
+            row["measured"],
+        ]
+
+
+def test_a_section_has_each_claim_with_its_source_its_control_and_the_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    assert claims.of_section("norms").startswith("No sentence has all its numbers yet.")
+    cells = wired(**{"pre, depth 12, warm-up": 0.9})
+    (tmp_path / "claims_norms.json").write_text(json.dumps(cells))
+    section = claims.of_section("norms")
+    for row in claims_norms.rows(cells):
+        assert f"{row['sentence']} ({row['source']})." in section
+        assert f"Control: {row['control']}." in section
+    assert section.endswith("Measured by `python benchmarks/claims.py norms`.")
+    assert claims.of_section("cifar10").endswith(
+        "Measured by `python benchmarks/claims.py cifar10 --data data/cifar10-jpeg`."
+    )
 
 
 def test_each_experiment_has_a_section_of_its_title_in_the_order_of_the_overview():
@@ -346,6 +395,17 @@ def test_controls_choose_at_random_or_the_same_heads_and_computed_heads_are_coun
     torch.testing.assert_close(by_token.sum(dim=-1), torch.full((2, 10), 2.0))
 
 
+def test_pruning_keeps_the_heads_that_the_loss_depends_on():
+    torch.manual_seed(0)
+    model, images, labels = claims_routed.build(), torch.randn(40, 1, 8, 8), torch.arange(40) % 10
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.proj.weight[:, : 5 * 4] = 0  # all but the last three of eight heads
+    pruned = claims_routed.with_most_important(model, 3, images, labels)
+    assert [block.attn.num_heads for block in pruned.blocks] == [3, 3]
+    torch.testing.assert_close(pruned.eval()(images), model(images))
+
+
 def headed(joint, **accuracies):
     """Cells of three seeds whose rank of all heads together is multiplied by training; the others have 90 %."""
     return {
@@ -360,9 +420,13 @@ def headed(joint, **accuracies):
     }
 
 
-def test_heads_are_five_sentences_each_about_one_change():
-    cells = headed(0.5, **{"1 head": 0.8, "1 head, unscaled": 0.7, "positions alone": 0.95})
-    assert [row["answer"] for row in claims_heads.rows(cells)] == [HOLDS, FAILS, HOLDS, OPEN, HOLDS]
+def test_heads_are_seven_sentences_each_about_one_change():
+    cells = headed(
+        0.5,
+        **{"1 head": 0.8, "1 head, unscaled": 0.7, "positions alone": 0.95},
+        **{"keys and values of one head": 0.95, "8 channels of keys": 0.8},
+    )
+    assert [row["answer"] for row in claims_heads.rows(cells)] == [HOLDS, FAILS, HOLDS, OPEN, FAILS, HOLDS, HOLDS]
     assert claims_heads.rows(cells)[-1]["control"] == "all heads together: 0.500; one head: 0.750"
     assert claims_heads.rows(headed(0.9))[-1]["answer"] == FAILS
 

@@ -71,6 +71,34 @@ def test_a_model_that_looks_at_ink_is_no_model_that_looks_at_the_object(monkeypa
     torch.testing.assert_close(elsewhere, torch.zeros(2, 1))
 
 
+def test_four_digits_of_a_mosaic_touch_and_each_has_four_patches():
+    images = experiment.mosaics()
+    assert images.shape[1:] == (1, 32, 32)
+    digits = experiment.Digits()
+    digits.setup("test")
+    for number, (row, column, height, width) in enumerate(experiment.OF_ONE):
+        shown = images[5, :, row : row + height, column : column + width]
+        assert torch.equal(shown, digits.sets["test"].images[4 * 5 + number])
+    assert not images[..., :8].any()
+    assert not images[:, :, 24:].any()
+    of_one, across = (experiment.cells_of(torch.tensor(places)) for places in (experiment.OF_ONE, experiment.ACROSS))
+    assert of_one.sum(dim=1).tolist() == across.sum(dim=1).tolist() == [4, 4, 4, 4]
+    assert (across.int() @ of_one.int().T).sort(dim=1).values.tolist() == [[0, 0, 2, 2]] * 4
+
+
+def test_a_head_that_looks_at_neighbours_does_not_tell_digits_that_touch_apart(monkeypatch):
+    centre = torch.stack(torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij"), dim=-1).reshape(64, 2)
+    near = (torch.cdist(centre, centre, p=float("inf")) <= 1).float()
+    digit = experiment.cells_of(torch.tensor(experiment.OF_ONE)).float()
+    of_heads = torch.stack([near, 1e-3 + digit.T @ digit])  # its neighbours, and the patches of its digit
+    attn = repeat(torch.nn.functional.pad(of_heads, (1, 0, 1, 0), value=0.1), "h n m -> b h n m", b=4)
+    monkeypatch.setattr(experiment, "capture_attention", lambda model, images: [attn])
+    own, across = experiment.parts_of_touching_objects(None, None)
+    torch.testing.assert_close(own[:, 0], across[:, 0])
+    assert (own[:, 1] > 2 * across[:, 1]).all()
+    assert experiment.of_strongest(own, across) == [own[0, 1].item(), across[0, 1].item()]
+
+
 def test_so_many_heads_are_as_many_numbers_as_the_control_has():
     torch.manual_seed(0)
     model = vit.VisionTransformer(**experiment.MODEL, **experiment.SETTINGS["digits in clutter"]).eval()
@@ -81,9 +109,14 @@ def test_so_many_heads_are_as_many_numbers_as_the_control_has():
     assert found["kept by chance"] == sorted(found["kept by chance"])
 
 
-def cells(own, clutter, kept):
+def cells(own, clutter, kept, across=1.0):
     """Cells of three seeds."""
-    numbers = {"another place": 1.0, "clutter": clutter, "rare in others": 0.0, "kept by chance": [0.5, 0.6, 0.7, 0.8]}
+    numbers = dict(zip(experiment.TOUCHING, (2.0, across), strict=True)) | {
+        "another place": 1.0,
+        "clutter": clutter,
+        "rare in others": 0.0,
+        "kept by chance": [0.5, 0.6, 0.7, 0.8],
+    }
     return {
         f"digits in clutter, seed {seed}": {
             "setting": "digits in clutter",
@@ -98,8 +131,10 @@ def cells(own, clutter, kept):
 
 def test_each_sentence_is_judged_against_its_higher_control():
     assert experiment.rows({}) == []
-    assert [row["answer"] for row in experiment.rows(cells(own=3.0, clutter=2.0, kept=0.9))] == [HOLDS, OPEN, HOLDS]
-    assert [row["answer"] for row in experiment.rows(cells(own=3.0, clutter=4.0, kept=0.3))] == [FAILS, OPEN, FAILS]
+    found = experiment.rows(cells(own=3.0, clutter=2.0, kept=0.9))
+    assert [row["answer"] for row in found] == [HOLDS, HOLDS, OPEN, HOLDS]
+    found = experiment.rows(cells(own=3.0, clutter=4.0, kept=0.3, across=3.0))
+    assert [row["answer"] for row in found] == [FAILS, FAILS, OPEN, FAILS]
     (line, *_) = experiment.rows(cells(own=3.0, clutter=2.0, kept=0.9))
     assert line["measured"].endswith("+1.01 (+0.99 to +1.03)")
     assert "90.0 ± 0.0 %" in experiment.table(cells(own=3.0, clutter=2.0, kept=0.9))
