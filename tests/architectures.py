@@ -34,7 +34,13 @@ MECHANISMS = {
     "talking": {},
     "differential": {},
     "gated": {},
+    "additive": {},
+    "general": {},
+    "convolution": {"kernel": 3},
+    "recurrent": {},
+    "routed": {"k": 2},
 }
+NOT_STOCHASTIC = ("talking", "differential", "convolution", "recurrent", "routed")  # whose rows do not sum to one
 
 
 @dataclass
@@ -202,7 +208,7 @@ CLS, PATCHES = {0: 1.0}, range(1, 16)
 ARCHITECTURES = {
     **{
         f"ours, {name}": Architecture(
-            ours(attention=name, attention_kwargs=kwargs), CLS, stochastic=name not in ("talking", "differential")
+            ours(attention=name, attention_kwargs=kwargs), CLS, stochastic=name not in NOT_STOCHASTIC
         )
         for name, kwargs in MECHANISMS.items()
     },

@@ -38,6 +38,16 @@ def broken_configs(folder) -> None:
         (["--model.attention", "windw"], "unknown attention 'windw': choose one of softmax, chunked, window"),
         (["--model.attention_kwargs.window", "2"], "attention 'softmax' has no argument 'window': it takes scaled"),
         (["--model.ema_decay", "1.5"], "ema_decay (1.5) must be between 0 and 1"),
+        (
+            ["--model.attention", "convolution", "--model.attention_kwargs.kernel", "4"],
+            "kernel (4) must be odd and positive: take 3 or 5",
+        ),
+        (
+            ["--model.attention", "routed", "--model.attention_kwargs.k", "500"],
+            "k (500) heads are more than num_heads",
+        ),
+        (["--data.label_noise", "1.5"], "label_noise (1.5) must be in [0, 1]"),
+        (["--data.corrupt.fog", "1"], "unknown corruption 'fog'"),
         (["--model.optimizer", "sgd"], "--model.optimizer: expected one of ['adamw', 'muon'], got sgd"),
         (["--model.betas", "3"], "--model.betas: expected a list such as [1,2], got 3"),
         (["--model.betas", "[0.9,1]"], "betas (1.0) must be in [0, 1)"),

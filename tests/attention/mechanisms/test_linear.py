@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.architectures import EXACT
 from tests.attention.inputs import assert_same_forward_and_backward, assert_sums_in_float32, flop_of, qkv
 from vit.attention import scaled_dot_product_attention
 from vit.attention.mechanisms import LinearAttention, RandomFeatureAttention
@@ -142,13 +143,13 @@ def test_causal_attention_is_its_quadratic_form_and_a_recurrent_network_forward_
     products = (phi(q) @ phi(k).mT).tril()
     expected = products / products.sum(-1, keepdim=True) @ v
     assert_same_forward_and_backward(LinearAttention()(*inputs, causal=True), expected, inputs)
-    assert_close(looped(q, k, v), expected)
+    assert_close(looped(q, k, v), expected, **EXACT)
 
 
 def test_fewer_queries_than_keys_are_the_last_positions():
     q, k, v = qkv(67, d=D)
     expected = LinearAttention()(q, k, v, causal=True)[:, :, -5:]
-    assert_close(LinearAttention()(q[:, :, -5:], k, v, causal=True), expected)
+    assert_close(LinearAttention()(q[:, :, -5:], k, v, causal=True), expected, **EXACT)
     with pytest.raises(ValueError, match=r"there are 67 queries and 5 keys, .* give at least as many keys"):
         LinearAttention()(q, k[:, :, :5], v[:, :, :5], causal=True)
 
@@ -156,8 +157,8 @@ def test_fewer_queries_than_keys_are_the_last_positions():
 def test_the_state_is_the_sum_over_the_tokens_so_far():
     q, k, v = qkv(67, d=D)
     _, state = causal_kernel_attention(phi(q), phi(k), v)
-    assert_close(state[..., :-1], phi(k).mT @ v)
-    assert_close(state[..., -1], phi(k).sum(dim=2))
+    assert_close(state[..., :-1], phi(k).mT @ v, **EXACT)
+    assert_close(state[..., -1], phi(k).sum(dim=2), **EXACT)
 
 
 def test_the_cost_of_causal_attention_grows_with_the_number_of_tokens():

@@ -20,7 +20,8 @@ EACH_METHOD = pytest.mark.parametrize("method", METHODS)
 FEWER = {"integrated_gradients": {"steps": 2}, "smoothgrad": {"samples": 2}}
 
 
-NEED_ALL_TOKENS = ("ours, window", "ours, neighborhood", "ours, sparse", "vit-pytorch, SimpleViT, registers")
+NEED_ALL_TOKENS = tuple(f"ours, {name}" for name in ("window", "neighborhood", "sparse", "convolution", "recurrent"))
+NEED_ALL_TOKENS += ("vit-pytorch, SimpleViT, registers",)
 
 
 VALUES = ("value", "value_rollout")

@@ -156,6 +156,7 @@ def test_the_order_of_layers_matters():
 # The map of a model.
 
 
+@pytest.mark.filterwarnings("ignore:attention has negative weights")
 def test_the_map_is_the_readout_of_the_rollout(architecture, model, images, attentions):
     options = {"head_fusion": "max", "discard_ratio": 0.4, "residual": 0.2, "start_layer": 1}
     whole = attention_rollout(attentions, **options)

@@ -61,6 +61,13 @@ def test_the_loss_is_the_cross_entropy_of_letters_and_ends_alone():
     torch.testing.assert_close(module.training_loss((images, tokens)), torch.stack(losses).mean())
 
 
+def test_heads_share_keys_and_values_in_the_encoder_and_in_both_attentions_of_the_decoder():
+    (block,) = reader(num_kv_heads=1).network.decoder.blocks
+    assert (block.attn.num_kv_heads, block.cross_attn.num_kv_heads) == (1, 1)
+    (block,) = reader().network.decoder.blocks
+    assert (block.attn.num_kv_heads, block.cross_attn.num_kv_heads) == (3, 3)
+
+
 def test_it_normalises_the_pictures():
     module = reader(mean=[0.25], std=[0.5]).eval()
     tokens = module.alphabet.encode(["ab"], 3)

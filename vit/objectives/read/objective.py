@@ -96,7 +96,8 @@ class SequenceReader(Objective, EncoderModule):
         """Return the encoder with its decoder."""
         hp = self.hparams
         self.alphabet = Alphabet(hp.letters)
-        shared = {name: encoder.config[name] for name in ("mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")}
+        names = ("num_kv_heads", "mlp_ratio", "qkv_bias", "qk_norm", "dropout", "drop_path")
+        shared = {name: encoder.config[name] for name in names}
         width, num_heads = encoder.embed_dim, encoder.config["num_heads"]
         # The last token of a text is never read.
         sizes = (self.alphabet.size, width, hp.decoder_depth, num_heads, hp.max_length + 1)
