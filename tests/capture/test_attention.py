@@ -395,9 +395,9 @@ def test_attention_to_a_coarser_grid_is_refused_whatever_the_batch(batch):
         x = F.scaled_dot_product_attention(q, k, v)
         return F.scaled_dot_product_attention(x, k[:, :, :7], v[:, :, :7])
 
-    with pytest.raises(ValueError, match=r"attends within windows, to a coarser grid"):
+    with pytest.raises(ValueError, match=r"attends within windows or chunks, to a coarser grid"):
         capture_attention(Attending(attend).eval(), torch.randn(batch, 3, 6, 10))
-    with pytest.raises(ValueError, match=r"attends within windows, to a coarser grid"):
+    with pytest.raises(ValueError, match=r"attends within windows or chunks, to a coarser grid"):
         capture_attention(
             Attending(lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :, :1], v[:, :, :1])).eval(),
             torch.randn(batch, 3, 6, 10),

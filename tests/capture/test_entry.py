@@ -71,6 +71,32 @@ def test_maps_that_need_no_attention_are_drawn_all_the_same():
     assert explain(MODELS["a branch of convolutions"](), IMAGES, "occlusion", grid=(3, 5)).shape == (3, 3, 5)
 
 
+def of_all_layers(join):
+    """A model that reads the class tokens of all layers, joined by a function, one after another."""
+
+    def run(model, images):
+        tokens, found = model.embed(images), []
+        for layer in model.layers:
+            found.append(tokens := layer(tokens))
+        return join(model, found)
+
+    return invented(run=run)
+
+
+EARLIER = {
+    "mean": lambda model, found: model.read(torch.stack(found).mean(dim=0)),
+    "mostly of the first": lambda model, found: model.read(found[0] + 1e-3 * found[-1]),
+    "side by side": lambda model, found: model.head(torch.cat(found, dim=-1)[:, 0].unflatten(1, (3, -1)).sum(dim=1)),
+}
+
+
+@pytest.mark.parametrize("name", EARLIER)
+@pytest.mark.parametrize("method", ["attention", "rollout", "relevance"])
+def test_logits_that_read_tokens_of_several_layers_have_no_map_of_attention(name, method):
+    with pytest.raises(ValueError, match="read more than its last tokens, such as tokens of an earlier layer"):
+        explain(of_all_layers(EARLIER[name]), IMAGES, method)
+
+
 def arranged(change, back):
     """A model whose tokens stand in another arrangement before the first layer."""
     return invented(run=lambda model, images: model.read(model.through(back(change(model.embed(images))))))

@@ -25,7 +25,7 @@ def mapped(layer, q, k, v):
     ("mix", "message"),
     [
         (one_by_one, "2 attentions for 2 images and 1 for one of them: it passes images one by one"),
-        (mapped, "runs its attention within torch.vmap, which hides the images of a batch"),
+        (mapped, "runs its attention within torch.vmap, which hides an axis"),
     ],
     ids=["a loop", "vmap"],
 )

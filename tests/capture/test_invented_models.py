@@ -352,6 +352,32 @@ def hooked():
     return model
 
 
+def one_mixer(layer, q, k, v):
+    """One matrix mixes the keys of all heads behind the softmax."""
+    weights = layer.bias[:1, : q.shape[2], : q.shape[2]][None] @ softmax(q, k)
+    layer.note(lambda: weights)
+    return weights @ v
+
+
+def in_linalg(layer, q, k, v):
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    return torch.linalg.matmul(weights, v)
+
+
+def with_fewer_keys_than_values(layer, q, k, v):
+    """One head of keys and three of values, shared in other ways."""
+    layer.note(lambda: softmax(q, k[:, :1]))
+    return F.scaled_dot_product_attention(q, k[:, :1], v, scale=0.5, enable_gqa=True)
+
+
+def keeps(layer, q, k, v):
+    """The layer keeps its weights, as for a later look."""
+    layer.kept = softmax(q, k)
+    layer.note(lambda: layer.kept)
+    return layer.kept @ v
+
+
 def keep_logits(model, images):
     """Each layer adds the logits of the one before."""
     tokens, before = model.embed(images), 0.0
@@ -475,6 +501,10 @@ READ = {
     ),
     "values for all heads": (lambda: invented(Layer(shared_values), Layer()), cls),
     "a compiled function": (lambda: invented(Layer(compiled_mix), Layer()), cls),
+    "one matrix over the keys of all heads": (lambda: invented(Layer(one_mixer), Layer(), Layer(one_mixer)), cls),
+    "torch.linalg.matmul": (lambda: invented(Layer(in_linalg), Layer(in_linalg)), cls),
+    "one head of keys, three of values": (lambda: invented(*[Layer(with_fewer_keys_than_values)] * 2), cls),
+    "weights that are kept": (lambda: invented(Layer(keeps), Layer(keeps)), cls),
     "logits of the layer before": (lambda: invented(run=keep_logits), cls),
     "values of the first layer in all": (lambda: invented(run=first_values), cls),
     "weights that are exchanged for the call": (lambda: invented(run=with_other_weights), cls),
@@ -848,7 +878,7 @@ REFUSED = {
     "two streams": (lambda: invented(Layer(), Layer(), run=streams), "attentions side by side"),
     "tokens sorted by their content": (
         lambda: invented(run=changing(sorted_by_content)),
-        "mixed or exchanged|mixes tokens|moves its tokens",
+        "mixed, exchanged or cut off|mixes tokens|moves its tokens",
     ),
     "tokens merged in pairs": (lambda: invented(run=changing(merged)), "to other tokens in some layers"),
     "tokens pruned": (lambda: invented(run=changing(pruned)), "to other tokens in some layers"),
@@ -862,7 +892,10 @@ REFUSED = {
     ),
     "an MLP over tokens": (lambda: invented(run=changing(mixed_by_mlp)), "mixes tokens in a way"),
     "a gate of the mean token": (lambda: invented(run=changing(squeezed)), "mixes tokens in a way"),
-    "the class token exchanged": (lambda: invented(run=changing(exchanged)), "mixed or exchanged|mixes tokens"),
+    "the class token exchanged": (
+        lambda: invented(run=changing(exchanged)),
+        "mixed, exchanged or cut off|mixes tokens",
+    ),
     "values smoothed over tokens": (lambda: invented(Layer(), Layer(smoothed)), "mixes tokens in a way"),
     "attention of five axes": (lambda: invented(Layer(five_axes), Layer()), "cannot be intercepted"),
     "a product and a sum": (lambda: invented(Layer(), Layer(by_hand)), "mixes tokens in a way"),

@@ -21,7 +21,7 @@ from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.attention.mechanisms import softmax
 from vit.capture import capture_attention, examine
-from vit.capture.halves import COPIES
+from vit.capture.halves import COPIES, separating_halves
 from vit.capture.moved import rounding
 from vit.capture.places import STRIPS
 from vit.explain import explain
@@ -395,13 +395,81 @@ def test_as_many_tokens_as_copies_confuse_nothing(mixes):
         assert explain(model, images).shape == (2, 2, 2)
 
 
+class Contrast(Attending):
+    """A convolution over the differences of what is mixed and the values, which vanish where tokens see themselves."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.over_tokens = nn.Conv1d(WIDTH, WIDTH, 3, padding=1, groups=WIDTH)
+
+    def forward(self, tokens):
+        q, k, v = self.qkv(tokens).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        mixed = logits_between(q, k).softmax(dim=-1) @ v
+        differences = (mixed - v).transpose(1, 2).flatten(2)
+        return self.proj(mixed.transpose(1, 2).flatten(2) + self.over_tokens(differences.mT).mT)
+
+
+def test_mixing_that_vanishes_where_attention_is_the_identity_is_found():
+    with pytest.raises(ValueError, match=r"mixes tokens .* \(Conv1d 'blocks.1.part.over_tokens', before number 2 of 3"):
+        capture_attention(spelled(fused, Contrast(), fused), IMAGES)
+
+
+class Exchanging(Block):
+    """One token gets a little of another."""
+
+    def __init__(self, to, of):
+        super().__init__(Attending(fused))
+        self.to, self.of = to, of
+
+    def forward(self, tokens):
+        tokens = tokens.clone()
+        tokens[:, self.to] += 0.4 * tokens[:, self.of]
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize(("to", "of"), [(1, 9), (9, 1), (0, 15), (15, 0), (7, 15), (0, 8)])
+def test_two_tokens_that_alone_are_mixed_are_found(to, of):
+    model = spelled(fused, fused, fused)
+    model.blocks[1] = randomised(Exchanging(to, of))
+    with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+        capture_attention(model, IMAGES)
+
+
+@pytest.mark.parametrize("count", [2, 3, 16, 17, 197])
+def test_any_two_tokens_are_apart_in_one_of_the_halves(count):
+    apart = torch.stack([half[:, None] != half for half in separating_halves(count)]).any(dim=0)
+    assert torch.equal(apart, ~torch.eye(count, dtype=torch.bool))
+
+
+class MixedAtTheEnd(nn.Module):
+    """An MLP over the tokens, before their mean is read."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.patches = nn.Conv2d(3, channels, 2, stride=2)
+        self.attends = nn.MultiheadAttention(channels, 1, batch_first=True)
+        self.over_tokens = nn.Sequential(nn.Linear(15, 20), nn.GELU(), nn.Linear(20, 15))
+        self.head = nn.Linear(channels, 7)
+
+    def forward(self, images):
+        tokens = self.patches(images).flatten(2).mT
+        tokens = tokens + self.attends(tokens, tokens, tokens, need_weights=False)[0]
+        return self.head((tokens + self.over_tokens(tokens.mT).mT).mean(dim=1))
+
+
+@pytest.mark.parametrize("channels", [14, 16])
+def test_an_mlp_over_tokens_behind_the_layers_is_refused(channels):
+    with pytest.raises(ValueError, match=r"mixes tokens in a way .*'over_tokens.2', after the last of 1"):
+        capture_attention(randomised(MixedAtTheEnd(channels)), IMAGES)
+
+
 def test_the_experiments_are_few_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
     # Three axes, attention and two plain passes of both images, layers, one image alone, places; then for each of two,
-    # mixing by four pairs of halves, for the other by one, and codes of the tokens.
-    assert batches == [2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6), *(5, 6)]
+    # mixing by four pairs of halves, for the other by one, and codes of the tokens; for the first, the last rows.
+    assert batches == [2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6, 11), *(5, 6)]
     assert (1 + 2 * STRIPS, COPIES) == (5, 5)
 
 

@@ -6,10 +6,12 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, ours, randomised
+from tests.capture.test_invented_models import IMAGES as INVENTED_IMAGES
+from tests.capture.test_invented_models import Layer, backwards, invented, softmax
 from tests.capture.wrapped_model import Around
 from vit.analysis import describe_heads
 from vit.capture import capture_attention, examine
-from vit.capture.order import in_first_order, in_own_order
+from vit.capture.order import check_last_rows, in_first_order, in_own_order
 from vit.explain import PatchToken, explain
 
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -128,11 +130,13 @@ def test_tokens_that_are_mixed_or_lost_between_layers_are_refused(name):
 
     model = Around(plain(), run).eval()
     with pytest.raises(
-        ValueError, match=r"mixed or exchanged .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3"
+        ValueError,
+        match=r"mixed, exchanged or cut off .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3",
     ):
         capture_attention(model, IMAGES)
     with pytest.raises(
-        ValueError, match=r"mixed or exchanged .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3"
+        ValueError,
+        match=r"mixed, exchanged or cut off .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3",
     ):
         explain(model, IMAGES)
 
@@ -156,7 +160,9 @@ def test_keys_in_another_order_than_their_queries_are_refused(layer):
     vit = plain()
     vit.blocks[layer].attn = KeysBackwards(vit.blocks[layer].attn)
     for refused in (capture_attention, explain):
-        with pytest.raises(ValueError, match=r"mixed or exchanged between its attentions|mixes tokens in a way"):
+        with pytest.raises(
+            ValueError, match=r"mixed, exchanged or cut off between its attentions|mixes tokens in a way"
+        ):
             refused(vit, IMAGES)
 
 
@@ -213,3 +219,27 @@ def test_an_order_is_undone_and_redone():
     assert_close(in_own_order(in_first_order(attn, order), order), attn)
     assert in_first_order(attn, None) is attn
     assert_close(in_first_order(attn[:, :, :1], order), attn[:, :, :1, order])
+
+
+class FlippedQueries(Layer):
+    """The queries of a layer stand in another order, and what they mix is brought back."""
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        weights = softmax(q.flip(2), k)
+        self.note(lambda: weights.flip(2))
+        return self.proj(self.join((weights @ v).flip(2)))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_rows_of_a_layer_in_another_order_are_refused_in_the_last_one_too(place):
+    layers = [FlippedQueries() if number == place else Layer() for number in range(3)]
+    with pytest.raises(ValueError, match=r"mixed, exchanged or cut off|mixes tokens in a way"):
+        capture_attention(invented(*layers), INVENTED_IMAGES)
+
+
+def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
+    assert len(capture_attention(invented(run=backwards), INVENTED_IMAGES)) == 3
+    with pytest.raises(ValueError, match="queries of attention 0"):
+        check_last_rows(invented(FlippedQueries()), INVENTED_IMAGES[:1], 0, 16)
+    check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], 0, 16)

@@ -12,7 +12,7 @@ from vit.capture.alone import check_alone, check_logits_alone
 from vit.capture.attention import projected_attentions
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import check_in_a_row
-from vit.capture.entry import enters_as_tokens
+from vit.capture.entry import enters_as_tokens, passes_last_layer
 from vit.capture.footprint import find_cells
 from vit.capture.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.logits import result_of
@@ -315,6 +315,8 @@ def examine(
     parts = find_parts(trace, num_tokens)
     if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
         parts = Parts(entry=parts.entry, last=parts.last)
+    of_all = [event.call for event in trace.attentions]
+    reads_more = readout.reads_more or not passes_last_layer(model, pair, of_all, num_tokens, parts.layers)
     return Anatomy(
         grid=layout.grid,
         num_prefix_tokens=layout.first,
@@ -329,7 +331,7 @@ def examine(
         reading=readout.reading,
         fixed_readout=readout.fixed_readout,
         readout_varies=readout.readout_varies,
-        reads_more=readout.reads_more,
+        reads_more=reads_more,
         enters_otherwise=not enters_as_tokens(model, pair, calls, num_tokens, start),
         model=type(model).__name__,
     )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vit.capture.alone import check_alone, check_count, check_logits_alone, project_attention
 from vit.capture.capturable import check_capturable, check_pixels
 from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
+from vit.capture.every_image import check_every_image
 from vit.capture.graph import graph_alone
 from vit.capture.head_order import intercept
 from vit.capture.intercept import Edit
@@ -15,7 +16,7 @@ from vit.capture.kernels import count_kernels
 from vit.capture.logits import result_of
 from vit.capture.mixing import check_unmixed
 from vit.capture.moved import differentiable
-from vit.capture.order import Orders, check_same_orders, in_first_order, in_own_order, token_orders
+from vit.capture.order import Orders, check_last_rows, check_same_orders, in_first_order, in_own_order, token_orders
 from vit.capture.places import check_places
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.capture.steady import check_images_unchanged, check_logits_unchanged, repeated
@@ -69,10 +70,13 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     num_tokens = attentions[calls[0]].shape[-1]
     check_unmixed(model, images[:1], calls, num_tokens)
     orders = token_orders(model, images[:1], calls, num_tokens)
+    if calls[-1] not in orders:
+        check_last_rows(model, images[:1], calls[-1], num_tokens)
     if len(images) > 1:
         other = images[-1:]
         check_unmixed(model, other, calls, num_tokens, in_short=True)
         check_same_orders(model, orders, token_orders(model, other, calls, num_tokens))
+    check_every_image(model, images, calls, orders)
     attentions[:] = [attentions[call] for call in calls]
     return capture_unchecked(model, images, calls, orders) if orders else attentions
 
@@ -189,8 +193,8 @@ def run_with_values(
         )
     if intercepted.followed.unused:
         shape = next(iter(intercepted.followed.unused.values()))
-        product = "a matrix product, or an einsum that names each axis"
-        raise _unseen(model, f"a softmax of shape {shape}, which multiplies no values (B, H, M, d) in {product}")
+        product = "neither a matrix product nor an einsum of two tensors that names each axis"
+        raise _unseen(model, f"a softmax of shape {shape}: {product} multiplies values (B, H, M, d) by it")
     if not shapes:
         counts = count_kernels(model, images)
         if counts:
@@ -218,8 +222,9 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(
-        f"{type(model).__name__} attends within windows, to a coarser grid, to several images at once, or to other "
-        f"tokens in some layers ({len(images)} images gave attention of shape {tuple(shapes[-1])}, and {tuple(first)} "
-        "in the first layer), so the maps of its layers do not multiply, as in Swin and other hierarchies: "
-        f"{CHOOSE_OTHERS}"
+        f"{type(model).__name__} attends within windows or chunks, to a coarser grid, to several images at once, to "
+        "other tokens in some layers, or with axes in another order than (images, heads, queries, keys): "
+        f"{len(images)} images gave attention of shape {tuple(shapes[-1])}, and {tuple(first)} in the first layer. The "
+        "maps of such layers do not multiply, as in Swin and other hierarchies: use scaled_dot_product_attention over "
+        f"whole images, or {CHOOSE_OTHERS}"
     )

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
 from vit.capture.head_order import intercept
+from vit.capture.logits import result_of
 
 
 @dataclass
@@ -52,6 +53,24 @@ def watched_outputs(
 
     Without weights, those of one layer are in memory at a time.
     """
+    found, _ = _watch(model, images, calls, with_weights, lambda tokens: tokens)
+    return [found[call] for call in calls]
+
+
+@torch.no_grad()
+def logits_with_sum(model: nn.Module, images: Tensor, call: int, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Return the logits while ``change`` replaces the sum of the output of an attention and the tokens it is added to.
+
+    The sum is (B, N, D) or (N, B, D). If the output is added to nothing, the answer is None.
+    """
+    found, output = _watch(model, images, [call], False, change)
+    return None if found[call].added_to is None else result_of(output)
+
+
+def _watch(
+    model: nn.Module, images: Tensor, calls: Sequence[int], with_weights: bool, change: Callable[[Tensor], Tensor]
+) -> tuple[dict[int, AttentionOutput], Any]:
+    """Return what is known of each attention call, and what the model returns."""
     found: dict[int, AttentionOutput] = {}
     entered: list[Tensor | None] = []  # the running modules, innermost last
 
@@ -74,10 +93,10 @@ def watched_outputs(
         for module in model.modules():
             hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(leave))
-        hooks.enter_context(watch := _WatchProjection(with_weights))
+        hooks.enter_context(watch := _WatchProjection(with_weights, change))
         hooks.enter_context(intercepted)
-        model(images)
-    return [found[call] for call in calls]
+        output = model(images)
+    return found, output
 
 
 def are_same_tokens(one: Tensor, other: Tensor) -> bool:
@@ -88,11 +107,14 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
 
 
 class _WatchProjection(TorchFunctionMode):
-    """Finds the linear layer after each attention, the factors that follow it, and what the product is added to."""
+    """Finds the linear layer after each attention, the factors that follow it, and what the product is added to.
 
-    def __init__(self, with_weights: bool) -> None:
+    The sum is replaced by ``change(sum)``.
+    """
+
+    def __init__(self, with_weights: bool, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.with_weights = with_weights
+        self.with_weights, self.change = with_weights, change
         self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
         self.projected: AttentionOutput | None = None  # the last attention that was projected
         self.tensor, self.version = torch.empty(0), 0  # its output, and how often that was changed in place
@@ -113,9 +135,11 @@ class _WatchProjection(TorchFunctionMode):
         name, is_reversed = arithmetic_name(func)
         operands = args[1::-1] if is_reversed else args[:2]
         places = [place for place, operand in enumerate(operands) if self._is_output(operand)]
-        if places and name in (*SUMS, *DIFFERENCES) and len(args) == 2:
-            self._add(name, places[0], operands[1 - places[0]], kwargs.get("alpha", 1))
+        is_sum = places and name in (*SUMS, *DIFFERENCES) and len(args) == 2
+        is_sum = is_sum and self._add(name, places[0], operands[1 - places[0]], kwargs.get("alpha", 1))
         result = func(*args, **kwargs)
+        if is_sum:
+            return self.change(result)
         if func is F.linear and self.awaited is not None:
             output, self.awaited = self.awaited, None
             given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
@@ -141,17 +165,18 @@ class _WatchProjection(TorchFunctionMode):
             and _version_of(tensor) == self.version  # a part of it may have been changed in place
         )
 
-    def _add(self, name: str, place: int, other: Any, alpha: float) -> None:
-        """Record what the output is added to, or subtracted from."""
+    def _add(self, name: str, place: int, other: Any, alpha: float) -> bool:
+        """Record what the output is added to, or subtracted from. Return whether it is."""
         if self.projected is None or not isinstance(other, Tensor) or other.shape != self.tensor.shape:
-            return
+            return False
         if place == 0 and (alpha != 1 or name in DIFFERENCES):
-            return
+            return False
         factor = -alpha if name in DIFFERENCES else alpha
         if factor != 1:
             self.projected.projection = self.projected.projection * factor
         self.projected.added_to = other.detach().clone()  # it may be changed in place
         self.projected = None
+        return True
 
     def _step(self, name: str, place: int, operands: tuple[Any, ...], result: Tensor) -> None:
         """Multiply the projection by factors, or note where the output lies now, or that it was changed otherwise."""

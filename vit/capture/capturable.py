@@ -44,7 +44,9 @@ def check_capturable(model: nn.Module) -> None:
                 "anew and load its weights, or compile a copy"
             )
     for name, tensor in chain(model.named_parameters(), model.named_buffers(), _kept_tensors(model)):
-        if tensor.is_inference():
+        with torch._C.DisableTorchFunction():  # modes that watch the model do not see this look
+            is_of_inference = tensor.is_inference()
+        if is_of_inference:
             raise ValueError(
                 f"{name!r} of {type(model).__name__} was made in torch.inference_mode, so that nothing has a gradient: "
                 "give copy.deepcopy(model), made outside of it"

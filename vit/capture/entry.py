@@ -1,23 +1,29 @@
-"""Tells whether everything that the logits read of an image enters the first layer as its tokens.
+"""Tells whether everything that the logits read of an image enters a layer as its tokens.
 
 The tokens there are exchanged for those of another image. If the logits are not those of the other image then, a part
-of the model goes around them: a branch of convolutions that joins later, or values that were mixed on the way to the
-first attention. The experiment of ``vit.capture.mixing`` changes the entering tokens, and does not see such a part.
+of the model goes around them. Around the first layer, this is a branch of convolutions that joins later, or values that
+were mixed on the way to the first attention. Around the last layer, the logits read tokens of an earlier one. The
+experiment of ``vit.capture.mixing`` changes the entering tokens, and does not see such a part.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.attention_output import logits_with_sum
 from vit.capture.head_order import intercept
+from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import result_of
 from vit.capture.moved import are_equal, moved_by_images
+from vit.capture.trace import Boundary
 
 IMAGES = 5  # that are passed together, or 6 of 5 tokens
 MOST_PLACES = 8  # results of functions before the first attention that may hold the tokens
+MOST_BETWEEN = 24  # the same between the last two
 
 
 @torch.no_grad()
@@ -34,13 +40,11 @@ def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_t
         num_tokens: Number N of tokens.
         start: What ``check_unmixed`` returned.
     """
-    # The first image again: its results differ by rounding alone. Few models have as many heads or channels as images.
-    images = torch.cat([pair, *[pair[:1]] * (IMAGES - 2 + (num_tokens == IMAGES))])
+    images = _two_and_copies(pair, num_tokens)
     usual = moved_by_images(model, pair)
     for chosen in range(MOST_PLACES):
-        exchange = _Exchange(calls[0], len(images), num_tokens, start, chosen)
-        with intercept(model, images, exchange.reached), exchange:
-            logits = result_of(model(images))
+        exchange = _Exchange(None, calls[0], len(images), num_tokens, start, chosen)
+        logits = _exchanged(model, images, exchange)
         if are_equal(logits, usual):
             return True
         if not exchange.is_done:
@@ -48,11 +52,65 @@ def enters_as_tokens(model: nn.Module, pair: Tensor, calls: Sequence[int], num_t
     return False
 
 
-class _Exchange(TorchFunctionMode):
-    """Gives all images the tokens of the first, in one result of a function before the first attention.
+@torch.no_grad()
+def passes_last_layer(
+    model: nn.Module, pair: Tensor, calls: Sequence[int], num_tokens: int, layers: Sequence[Boundary]
+) -> bool:
+    """Return whether the logits of two images (2, C, H, W) read no tokens of an earlier layer around the last one.
+
+    They are equal if both images get the tokens of the first before the last layer, or where its attention is added to
+    them: tokens of an earlier layer may be added there by a longer skip connection. The answer is also yes if there is
+    one layer, or no function returns tokens between the last two attentions.
 
     Args:
-        call: Number of the first attention call that is a layer.
+        model: A ViT in eval mode.
+        pair: The images.
+        calls: Numbers of the attention calls of all tokens that are layers.
+        num_tokens: Number N of tokens.
+        layers: The input of each layer, if modules take it.
+    """
+    usual = moved_by_images(model, pair)
+    if len(calls) < 2 or (layers and fixes_logits(model, layers[-1], pair, usual)):
+        return True
+    images = _two_and_copies(pair, num_tokens)
+    logits = logits_with_sum(model, images, calls[-1], partial(_of_first, len(images)))
+    if logits is not None and are_equal(logits, usual):
+        return True
+    for chosen in range(MOST_BETWEEN):
+        exchange = _Exchange(*calls[-2:], len(images), num_tokens, 0, chosen)
+        if are_equal(_exchanged(model, images, exchange), usual):
+            return True
+        if not exchange.is_done:
+            return chosen == 0
+    return False
+
+
+def _two_and_copies(pair: Tensor, num_tokens: int) -> Tensor:
+    """Return two images and copies of the first, whose results differ by rounding alone: (2, C, H, W) -> (B, C, H, W).
+
+    Few models have as many heads or channels as images.
+    """
+    return torch.cat([pair, *[pair[:1]] * (IMAGES - 2 + (num_tokens == IMAGES))])
+
+
+def _of_first(num_images: int, tokens: Tensor) -> Tensor:
+    """Return the tokens of the first image for all: (B, N, D) or (N, B, D)."""
+    axis = 0 if len(tokens) == num_images else 1
+    return tokens.narrow(axis, 0, 1).expand_as(tokens).clone()
+
+
+def _exchanged(model: nn.Module, images: Tensor, exchange: "_Exchange") -> Tensor:
+    """Return the logits of images within an exchange."""
+    with intercept(model, images, exchange.reached), exchange:
+        return result_of(model(images))
+
+
+class _Exchange(TorchFunctionMode):
+    """Gives all images the tokens of the first, in one result of a function before an attention.
+
+    Args:
+        after: Number of the attention call after which results are counted; None counts from the start.
+        call: Number of the attention call before which they are.
         num_images: Number of images B.
         num_tokens: Number of tokens N.
         start: How many results of functions pass before one may be exchanged.
@@ -62,15 +120,16 @@ class _Exchange(TorchFunctionMode):
         is_done: Whether there was such a result.
     """
 
-    def __init__(self, call: int, num_images: int, num_tokens: int, start: int, chosen: int) -> None:
+    def __init__(self, after: int | None, call: int, num_images: int, num_tokens: int, start: int, chosen: int) -> None:
         super().__init__()
-        self.call, self.num_images, self.num_tokens = call, num_images, num_tokens
+        self.after, self.call, self.num_images, self.num_tokens = after, call, num_images, num_tokens
         self.passing, self.chosen, self.number = start, chosen, -1
-        self.is_over, self.is_done = False, False
+        self.is_over, self.is_done = after is not None, False
 
     def reached(self, call: int, attn: Tensor) -> Tensor:
-        """Stop at the first attention, and leave it as it is."""
-        self.is_over |= call == self.call
+        """Begin and stop at the two attentions, and leave them as they are."""
+        if call in (self.after, self.call):
+            self.is_over = call == self.call
         return attn
 
     def __torch_function__(

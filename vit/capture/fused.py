@@ -59,8 +59,7 @@ def scaled_dot_product(
         mode.unseen.append(tuple(query.shape))
         return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if enable_gqa:
-        copies = query.shape[1] // key.shape[1]
-        key, value = (repeat(x, "b g n d -> b (g r) n d", r=copies) for x in (key, value))
+        key, value = (repeat(x, "b g n d -> b (g r) n d", r=query.shape[1] // x.shape[1]) for x in (key, value))
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask[None]
     attn = mode.edited(_weights(query, key, attn_mask, is_causal, scale), value, query)

@@ -3,8 +3,6 @@
 In this order: unchanged, one half changed, the other half changed, both changed, and unchanged again.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -18,13 +16,18 @@ def num_copies(num_tokens: int) -> int:
     return COPIES + (num_tokens == COPIES)
 
 
-# Each returns which of N tokens are in one half, (N,).
-HALVES: tuple[Callable[[int], Tensor], ...] = (
-    lambda count: torch.randperm(count, generator=torch.Generator().manual_seed(0)) < count // 2,
-    lambda count: torch.arange(count) % 2 == 0,
-    lambda count: torch.arange(count) // 2 % 2 == 0,
-    lambda count: torch.arange(count) // 4 % 2 == 0,
-)
+def drawn_half(count: int) -> Tensor:
+    """Return which of N tokens are in a random half, always the same, (N,)."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0)) < count // 2
+
+
+def separating_halves(count: int) -> list[Tensor]:
+    """Return halves of N tokens, (N,) each, such that any two tokens are apart in at least one: the bits of numbers.
+
+    >>> [half.int().tolist() for half in separating_halves(5)]
+    [[1, 0, 1, 0, 1], [1, 1, 0, 0, 1], [1, 1, 1, 1, 0]]
+    """
+    return [(torch.arange(count) >> bit) % 2 == 0 for bit in range((count - 1).bit_length())]
 
 
 def is_unmixed(copies: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Passes copies of an image while all captured attention is the identity, and looks where their tokens are mixed.
+"""Passes copies of an image in which each token attends to itself alone, and looks where their tokens are mixed.
 
 Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d channels of
 a head or a token, c all other axes, y x rows and columns of patches.
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.followed import tensors
-from vit.capture.halves import HALVES
+from vit.capture.halves import drawn_half
 from vit.capture.head_order import heads_first_calls
 from vit.capture.intercept import InterceptAttention
 from vit.capture.moved import changes, rounding
 from vit.capture.remedy import CHOOSE_OTHERS
 
+LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 CHANNELS_LAST = (F.linear, F.layer_norm)
@@ -46,7 +47,10 @@ class MixedError(Exception):
 
 
 class IdentityPass(TorchFunctionMode):
-    """One pass of copies of an image, with captured attention replaced by the identity.
+    """One pass of copies of an image, in which each token attends to itself alone.
+
+    Its weight is not quite one, and another for each token. If a module mixes the differences of attention and values,
+    they would be zero at a weight of one.
 
     Args:
         model: A ViT in eval mode.
@@ -56,7 +60,7 @@ class IdentityPass(TorchFunctionMode):
         start: How many results of functions pass before one may be changed as tokens.
         looks_at_all: Whether to look at the results between the layers too, which takes time.
         reached: Called with the number of each attention call.
-        half: Returns which of N tokens are in one half, (N,).
+        half: Which tokens are in one half, (N,); None takes a random half.
         is_read_out: Whether only tokens after the last layer are changed.
     """
 
@@ -69,7 +73,7 @@ class IdentityPass(TorchFunctionMode):
         start: int,
         looks_at_all: bool = False,
         reached: Callable[[int], None] = lambda _: None,
-        half: Callable[[int], Tensor] = HALVES[0],
+        half: Tensor | None = None,
         is_read_out: bool = False,
     ) -> None:
         super().__init__()
@@ -80,7 +84,7 @@ class IdentityPass(TorchFunctionMode):
         heads_first = heads_first_calls(model, copies)
         self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
         self.generator = torch.Generator().manual_seed(0)
-        self.half = half(num_tokens)
+        self.half = drawn_half(num_tokens) if half is None else half
         self.active = [""]  # paths of the modules that run, innermost last
         self.num_results = 0
         self.is_changed = False
@@ -165,7 +169,7 @@ class IdentityPass(TorchFunctionMode):
         return torch.stack([nothing, half, ~half, ~nothing, *unchanged]).to(like)
 
     def identity(self, call: int, attn: Tensor) -> Tensor:
-        """Return the identity in place of an attention, after a look at the tokens that enter it."""
+        """Return weights of each token to itself alone, after a look at the tokens that enter an attention."""
         self.reached(call)
         if call in self.calls:
             self.intercepted.check_all_images(call, attn)
@@ -173,7 +177,7 @@ class IdentityPass(TorchFunctionMode):
         if attn.shape[-2] != attn.shape[-1]:
             self.is_pooled |= call in self.calls
             return attn
-        identity = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device)
+        identity = own_weights(attn.shape[-1]).to(attn).diag()
         if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
             identity = identity * (1 + STEP * rearrange(self.halves(attn, self.num_tokens), "k m -> k 1 1 m"))
         return identity.expand(attn.shape)
@@ -198,8 +202,8 @@ class IdentityPass(TorchFunctionMode):
         of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
         if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
             raise ValueError(
-                f"the tokens of {type(self.model).__name__} are mixed or exchanged between its attentions in a way "
-                f"that cannot be undone (the keys of attention {call} stand in another order than its queries): "
+                f"the tokens of {type(self.model).__name__} are mixed, exchanged or cut off between its attentions in "
+                f"a way that cannot be undone (the keys of attention {call} stand in another order than its queries): "
                 f"{CHOOSE_OTHERS}"
             )
 
@@ -221,6 +225,11 @@ class IdentityPass(TorchFunctionMode):
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = Place(self.active[-1], self.num_results, is_linear)
+
+
+def own_weights(count: int) -> Tensor:
+    """Return weights near one, (N,), which differ between tokens and most between neighbours."""
+    return LEAST + SPREAD * (TURN * torch.arange(count)).frac()
 
 
 @contextmanager
@@ -255,13 +264,15 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
 def _by_token(result: Any, copies: int, lengths: set[int], heads_first: bool) -> Tensor | None:
     """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
 
-    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens.
+    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens, unless only its last axis
+    keeps the halves apart, as it does in the transpose.
     """
     if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size in lengths]
     if result.ndim == 3 and result.shape[0] == copies and result.shape[1] in lengths:
-        axes = [1]
+        is_transposed = len(axes) == 2 and not _are_apart(result) and _are_apart(result.mT)
+        axes = [2] if is_transposed else [1]
     if len(axes) != 1 or result.numel() == copies * result.shape[axes[0]]:
         return None
     batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % copies == 0), None)
@@ -271,6 +282,12 @@ def _by_token(result: Any, copies: int, lengths: set[int], heads_first: bool) ->
     names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
     others = " ".join(name for name in names if name.startswith("a"))
     return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=copies)
+
+
+def _are_apart(tokens: Tensor) -> bool:
+    """Return whether no token (K, N, D) depends on both halves."""
+    one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > rounding(tokens)
+    return not (one & other).any()
 
 
 def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:

@@ -196,8 +196,8 @@ class InterceptAttention(TorchFunctionMode):
         """Raise a ValueError within ``torch.vmap``, which hides the axis of images."""
         if torch._C._functorch.is_batchedtensor(tensor):  # torch has no public function that tells
             raise ValueError(
-                f"{type(self.model).__name__} runs its attention within torch.vmap, which hides the images of a batch: "
-                "give the model that it maps, written for a batch"
+                f"{type(self.model).__name__} runs its attention within torch.vmap, which hides an axis, that of "
+                "images or of heads: write it for a batch, without vmap"
             )
 
     @property

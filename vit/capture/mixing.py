@@ -2,8 +2,8 @@
 
 All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
 the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
-not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in four ways, so that no two of the
-first eight tokens, and no two neighbours, are always in one half.
+not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in several ways, so that any two
+tokens are once in different halves.
 
 Letters in the einops pattern: k copies of an image, c image channels, y x rows and columns of pixels.
 """
@@ -16,7 +16,7 @@ import torch
 from einops import repeat
 from torch import Tensor, nn
 
-from vit.capture.halves import HALVES, num_copies
+from vit.capture.halves import drawn_half, num_copies, separating_halves
 from vit.capture.identity_pass import IdentityPass, MixedError, Place
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -38,7 +38,7 @@ def check_unmixed(
         image: One image as the model takes it, (1, C, H, W).
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number of tokens of an image.
-        in_short: Whether tokens are halved in one way only, as for a second image.
+        in_short: Whether tokens are halved in one way only, by chance, as for a second image.
 
     Returns:
         ``start`` for ``change_halves``: how many results of functions pass before the experiment may change one.
@@ -52,7 +52,7 @@ def check_unmixed(
         return start
     copies = repeat(image, "1 c y x -> k c y x", k=num_copies(num_tokens))
     read_out = None
-    for half in HALVES[: 1 if in_short else None]:
+    for half in [drawn_half(num_tokens)] if in_short else separating_halves(num_tokens):
         for attempt in range(MOST_STARTS):
             try:
                 read_out = IdentityPass(model, copies, calls, num_tokens, start, half=half).run() or read_out
@@ -114,7 +114,7 @@ def _named(
     calls: Sequence[int],
     num_tokens: int,
     start: int,
-    half: Callable[[int], Tensor],
+    half: Tensor,
 ) -> MixedError:
     """Return where tokens are mixed, after another look at all results."""
     try:
@@ -130,7 +130,7 @@ def _reason(model: nn.Module, mixed: MixedError, calls: Sequence[int]) -> str:
     when = "after the last of" if mixed.call is None else f"before number {calls.index(mixed.call)} of"
     return (
         f"{type(model).__name__} mixes tokens in a way that cannot be intercepted ({module_in_words}, {when} "
-        f"{len(calls)} attentions that were seen). It still mixes them when these attentions are the identity, so it "
-        "has attention of another kind, a convolution or an MLP over tokens. If it is attention, write it with "
-        f"scaled_dot_product_attention, or {CHOOSE_OTHERS}"
+        f"{len(calls)} attentions that were seen). It still mixes them when these attentions leave each token to "
+        "itself, so it has attention of another kind, uses the weights a second time, or has a convolution or an MLP "
+        f"over tokens. If it is attention, write it with scaled_dot_product_attention, or {CHOOSE_OTHERS}"
     )

@@ -9,7 +9,8 @@ Letters in the einops patterns: k sets of tokens, h heads, m keys, d channels of
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 import torch
 from einops import rearrange, reduce
@@ -77,6 +78,57 @@ def token_orders(
     return changed
 
 
+@torch.no_grad()
+def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int) -> None:
+    """Check that row n of the last attention makes token n, where a module returns tokens after it.
+
+    Queries that the model multiplies by keys itself are not seen. The rows of sets of tokens are scaled, and the tokens
+    that move are those that they make.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image, (1, C, H, W).
+        last: Number of the last attention call that is a layer, whose tokens stand in the order of the first.
+        num_tokens: Number N of tokens.
+
+    Raises:
+        ValueError: If the rows are in another order.
+    """
+    codes = _codes(num_tokens)
+    sets = torch.cat([torch.zeros_like(codes[:1]), codes, ~codes])
+    outputs: list[Tensor] = []
+    is_after = False
+
+    def scaled(call: int, attn: Tensor) -> Tensor:
+        nonlocal is_after
+        is_after = call == last
+        if not is_after or attn.shape[-2] != num_tokens:
+            return attn
+        intercepted.check_all_images(call, attn)
+        return attn * (1 + rearrange(sets, "k n -> k 1 n 1").to(attn))
+
+    def leave(_: nn.Module, __: Any, output: Any) -> None:
+        tokens = output[0] if isinstance(output, tuple) and output else output
+        is_whole = isinstance(tokens, Tensor) and tokens.ndim == 3 and tokens.shape[:2] == (len(sets), num_tokens)
+        if is_after and is_whole and tokens.is_floating_point():
+            outputs.append(tokens.cpu().double())
+
+    images = image.expand(len(sets), -1, -1, -1)
+    intercepted = intercept(model, images, scaled)
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(leave))
+        with intercepted:
+            model(images)
+    for tokens in reversed(outputs):
+        moved = reduce((tokens[1:] - tokens[:1]) ** 2, "k m d -> k m", "sum").sqrt()
+        sources = _sources(*moved.split(len(codes)), codes)
+        if sources is not None and not (sources < 0).all():
+            if not torch.equal(sources[sources >= 0], torch.arange(num_tokens)[sources >= 0]):
+                raise _lost(model, f"queries of attention {last}")
+            return
+
+
 def check_same_orders(model: nn.Module, one: Orders, other: Orders) -> None:
     """Raise a ValueError if the tokens of two images stand in different orders, as if a model sorts them by content."""
     if one.keys() != other.keys() or not all(torch.equal(one[call], other[call]) for call in one):
@@ -88,8 +140,8 @@ def check_same_orders(model: nn.Module, one: Orders, other: Orders) -> None:
 
 def _lost(model: nn.Module, where: str) -> ValueError:
     return ValueError(
-        f"the tokens of {type(model).__name__} are mixed or exchanged between its attentions in a way that cannot be "
-        f"undone ({where}): {CHOOSE_OTHERS}"
+        f"the tokens of {type(model).__name__} are mixed, exchanged or cut off between its attentions in a way that "
+        f"cannot be undone ({where}): {CHOOSE_OTHERS}"
     )
 
 

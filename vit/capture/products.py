@@ -51,8 +51,9 @@ def matrix_product(
     if followed.are_weights_and_values(input, other):
         followed.mark_used(input)
         return func(mode.edited_product(input, other), *args, **kwargs)
-    # The values may come before the weights, both transposed.
-    if input not in followed.known and followed.are_weights_and_values(other, input):
+    # The values may come before the weights, both transposed. One square matrix for all heads mixes the weights.
+    is_square = input.ndim == 4 and input.shape[-1] == input.shape[-2] and input.shape[1] < other.shape[1]
+    if input not in followed.known and not is_square and followed.are_weights_and_values(other, input):
         followed.mark_used(other)
         return func(input, mode.edited_product(other.mT, input.mT).mT)
     product = func(input, *args, **kwargs)
@@ -131,6 +132,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.special.softmax: softmax,
     F.softmin: softmax,
     torch.matmul: matrix_product,
+    torch.linalg.matmul: matrix_product,
     Tensor.matmul: matrix_product,
     Tensor.__matmul__: matrix_product,
     torch.bmm: matrix_product,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vit.capture.alike import pass_alike
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
 from vit.capture.capturable import check_capturable, check_pixels
+from vit.capture.every_image import check_every_image
 from vit.capture.footprint import even_cells
 from vit.capture.last_tokens import fixes_logits
 from vit.capture.logits import logits_of, result_of
@@ -86,7 +87,9 @@ class Subject:
     @cached_property
     def anatomy(self) -> Anatomy:
         """The parts of the model, for methods that need its attention or its layers."""
-        return examine(self.model, self.images, self.grid, self.num_prefix_tokens)
+        found = examine(self.model, self.images, self.grid, self.num_prefix_tokens)
+        check_every_image(self.model, self.images, found.calls, found.orders)
+        return found
 
     @cached_property
     def readout(self) -> Tensor:
