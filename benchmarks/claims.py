@@ -27,6 +27,7 @@ import claims_objects
 import claims_order
 import claims_quality
 import claims_reach
+import claims_read
 import claims_rivals
 import claims_routed
 import claims_scale
@@ -115,6 +116,9 @@ CLAIMS = {
         claims_order.measure,
         claims_order.rows,
         claims_order.table,
+    ),
+    "read": Claim(
+        "One sequence or two", claims_read.SETTINGS, claims_read.measure, claims_read.rows, claims_read.table
     ),
     "heads": Claim("Heads", claims_heads.SETTINGS, claims_heads.measure, claims_heads.rows, claims_heads.table),
     "objects": Claim(

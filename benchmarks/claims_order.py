@@ -43,7 +43,7 @@ class MiddleRows(nn.Module):
         """Compute the logits of the middle rows."""
         counted = torch.zeros_like(pixels, dtype=torch.bool)
         counted[:, MIDDLE] = True
-        return rearrange(self.model(*self.model.inputs(pixels, counted))[:, MIDDLE], "n r s v -> n v r s")
+        return rearrange(self.model(*self.model.forward_inputs(pixels, counted))[:, MIDDLE], "n r s v -> n v r s")
 
 
 def measure(setting: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -154,8 +154,8 @@ def measure_completion(completer: ImageCompleter, data: Any, images: int) -> dic
     pixels = torch.cat([completer.pixels(part) for part in test.images.split(BATCH)])
     evaluation = completer.new_evaluation()
     for part in pixels.split(BATCH):
-        counted = completer.network.counted(part)
-        evaluation.update(completer.predict(part, counted), part, counted, completer.network.hidden(counted))
+        counted = completer.network.scored_pixels(part)
+        evaluation.update(completer.predict(part, counted), part, counted, completer.network.unseen_pixels(counted))
     scores = evaluation.scores()
     return {
         "objective": completer.hparams.objective,

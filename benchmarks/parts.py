@@ -328,6 +328,7 @@ PARTS: dict[str, Part] = {
             ("scale", "loss over compute, and its prediction", 5, ("loss_on",), ("vit/training/flop.py",)),
             ("norms", "residual connections and norms", 20, ("gradient_norms",), ()),
             ("order", "what follows, and a prefix", 3, ("levels",), ()),
+            ("read", "one sequence of picture and text, or two", 15, ("is_read",), ("vit/data/strings.py",)),
             (
                 "quality",
                 "wrong labels and corrupted images",

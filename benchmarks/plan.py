@@ -185,11 +185,12 @@ def draw_growth(growth: dict[str, dict[str, Any]], path: Path) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.minorticks_off()
+    largest = max(row["bytes"] for row in growth["devices"].values()) / 1e9
     for strategy, color, mark in (("ddp", GREEN, "o-"), ("fsdp2", PINK, "s--")):
         sizes = {int(name.split()[1]): row["bytes"] for name, row in growth["devices"].items() if strategy in name}
         heights = [size / 1e9 for size in sizes.values()]
         over_devices.plot([*sizes], heights, mark, color=color, label=strategy.upper())
-    over_devices.set(xscale="log", ylim=0, xlabel="devices, each with 16 images of a ViT-L/16")
+    over_devices.set(xscale="log", ylim=(0, 1.15 * largest), xlabel="devices, each with 16 images of a ViT-L/16")
     over_devices.set_ylabel("memory of a device, GB")
     over_devices.set_xticks([*sizes], [*map(str, sizes)])
     over_devices.minorticks_off()

@@ -13,6 +13,7 @@ from vit.support.plotting import BLUE, BROWN, GREEN, ORANGE, PINK, plot_style
 
 COLORS = {"ours": BLUE, "timm": ORANGE, "torchvision": GREEN, "vit-pytorch": PINK, "transformers": BROWN}
 AXES = {"tokens": "tokens of one image", "batch": "images of 65 tokens in a batch"}
+TITLES = {"tokens": "one image, more tokens", "batch": "more images of 65 tokens"}
 MEASURES = {"seconds": (1e3, "inference, ms an image"), "bytes": (2**-20, "memory, MiB an image")}
 LABEL_GAP = 0.075  # of the axes' height
 
@@ -51,33 +52,37 @@ def _draw_panel(axes: Axes, cells: list[dict[str, Any]], part: str, measure: str
             axes.plot(*zip(*points, strict=True), "o-", color=color, ms=4, lw=2 if name == "ours" else 1.3)
             ends[name] = points[-1]
     values = sorted({cell["value"] for cell in cells})
-    axes.set(xscale="log", yscale="log", xlabel=AXES[part], title=title)
+    axes.set(xscale="log", xlabel=AXES[part], title=f"{TITLES[part]}:\n{title}")
     axes.set_xlim(values[0] / 1.4, values[-1] * (values[-1] / values[0]) ** 0.42)
     axes.set_xticks(values, [f"{value:,}" for value in values])
-    low, high = axes.get_ylim()
-    # A decade has ticks at 1, 2 and 5 where the axis has few decades.
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+    if part == "tokens":
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        # A decade has ticks at 1, 2 and 5 where the axis has few decades.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+        axes.set_ylim(low, high)
+    else:  # an image costs about as much in every batch: an axis from 0 shows by how little it differs
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.minorticks_off()
-    axes.set_ylim(low, high)
     _label_ends(axes, ends)
 
 
 def _label_ends(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
     """Write the name of each line at its right end, one above the other."""
-    low, high = (math.log(bound) for bound in axes.get_ylim())
+    to_height = axes.transData + axes.transAxes.inverted()
     height = -math.inf
     heights = {}
-    for name, (_, value) in sorted(ends.items(), key=lambda item: item[1][1]):
-        height = max((math.log(value) - low) / (high - low), height + LABEL_GAP)
+    for name, end in sorted(ends.items(), key=lambda item: item[1][1]):
+        height = max(to_height.transform(end)[1], height + LABEL_GAP)
         heights[name] = height
     too_high = max(0.0, height - 0.98)
     for name, (at, value) in ends.items():
-        place = math.exp(low + (heights[name] - too_high) * (high - low))
         axes.annotate(
             name,
             (at, value),
-            (at * 1.5, place),
+            (at * 1.5, heights[name] - too_high),
+            textcoords=("data", "axes fraction"),
             color=COLORS[name],
             va="center",
             fontsize=9,

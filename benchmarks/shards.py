@@ -313,6 +313,7 @@ def draw_start(cell: dict[str, Any], path: Path) -> None:
         axes.set(xscale="log", ylim=(0, 1.1 * max(values)), xlabel="images in shards (log scale)", ylabel=label)
         axes.set_xticks([row["images"] for row in rows], [f"{row['images']:,}" for row in rows])
         axes.minorticks_off()
+    figure.suptitle("Start of a training on shards")
     figure.savefig(path)
 
 

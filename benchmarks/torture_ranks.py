@@ -174,7 +174,7 @@ def torture(folder: Path, number: int, kills: int, seed: int, kills_a_round: int
     _, seconds = train(folder / "undisturbed", number, 0, 0.0, chance)
     sent: Counter = Counter()
     rounds = 0
-    while sum(sent.values()) < kills:
+    while sent[signal.SIGKILL.name] < kills:
         disturbed = folder / f"round_{rounds}"
         sent += train(disturbed, number, kills_a_round, seconds, chance)[0]
         one, other = (finished(place, seed=0) for place in (disturbed, folder / "undisturbed"))
@@ -206,7 +206,9 @@ def report(result: dict) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """Torture trainings in a temporary folder, and write ``torture_ranks.json`` and ``torture_ranks.md``."""
     parser = command_line(__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="signals to send for each number (default: 10)")
+    parser.add_argument(
+        "--kills", type=int, default=10, help="SIGKILLs to send for each number, beside SIGTERMs (default: 10)"
+    )
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4], help="their numbers (default: 2 4)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and the signals (default: 0)")
     options = parser.parse_args(arguments)

@@ -16,6 +16,8 @@ from vit.model.embedding import resize_patches
 from vit.objectives.feature_evaluation import feature_std
 from vit.support.precision import in_double
 
+SIZES = {"image_size": 16, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3, "num_classes": 5}
+
 
 @pytest.fixture(autouse=True)
 def _copies_stay_on_mps(monkeypatch):
@@ -31,7 +33,7 @@ def _copies_stay_on_mps(monkeypatch):
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    model = vit.VisionTransformer(image_size=16, patch_size=4, embed_dim=12, depth=2, num_heads=3, num_classes=5).eval()
+    model = vit.VisionTransformer(**SIZES).eval()
     on_mps(model)
     return model
 
@@ -66,8 +68,11 @@ def test_the_device_refuses_what_apples_refuses(images):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_map_is_that_of_the_cpu(model, images, method):
     with AppleGPU():
-        found = explain(model, images[:2], method)
-    assert found.shape == (2, 4, 4)
+        found = explain(model, images[:2], method).cpu()
+    torch.manual_seed(0)
+    on_cpu = vit.VisionTransformer(**SIZES).eval()
+    pixels = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found, explain(on_cpu, pixels[:2], method), rtol=1e-4, atol=1e-5)
 
 
 def test_maps_are_judged(model, images, labels, monkeypatch):

@@ -178,3 +178,15 @@ def test_every_name_of_the_data_modules_is_imported_when_it_is_used():
     assert set(vit.data.DATA_SETS) == set(vit.data.__all__) - {"ImageDataModule", "UnsortedImages"}
     with pytest.raises(AttributeError, match="no attribute 'MNIST'"):
         vit.data.MNIST  # noqa: B018 - the access is the test
+
+
+@pytest.mark.parametrize("name", ["shards", "shard_files", "plan"])
+def test_training_does_not_know_shards_or_plans(name):
+    """A data module is one file beside the others, and a command one file: nothing in vit/training names them."""
+    files = [*(Path(__file__).parents[1] / "vit/training").rglob("*.py")]
+    found = [
+        re.findall(r"^\s*(?:from|import) (vit\S+)", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files
+    ]
+    imported = {module.rpartition(".")[2] for of_file in found for module in of_file}
+    assert len(imported) > 20
+    assert name not in imported

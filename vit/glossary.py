@@ -167,6 +167,8 @@ ANALYSIS = {
     ),
     "follows content": Word("How far attention moves with a rolled image: 1 entirely, 0 not at all", "a cosine"),
     "carries": Word("How far the two best classes' logit difference falls without the head"),
+    "gate": Word("A factor on the output of a head, one in the model as it is; its gradient estimates importance"),
+    "edge": Word("What one token reads from another in one head"),
     "loss without it": Word("The rise of the loss without the head, in nats"),
     "class read": Word("How accurately a linear probe reads the class from the head's output"),
     "place read": Word(

@@ -26,7 +26,7 @@ def test_killed_trainings_end_with_the_weights_of_the_undisturbed_one_and_every_
     for name in ("curves", "images"):  # pictures take longer than the training of a model so small
         monkeypatch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
     result = torture_ranks.torture(tmp_path, number, kills=2, seed=0, kills_a_round=3)
-    assert sum(result["kills"].values()) >= 2
+    assert result["kills"]["SIGKILL"] >= 2
 
 
 def test_a_step_that_was_done_again_counts_once(tmp_path):
@@ -68,6 +68,7 @@ def test_torchrun_goes_on_after_a_process_was_killed_without_a_traceback(tmp_pat
         assert process.wait(300) == 0, (tmp_path / "output.txt").read_text()
     text = (tmp_path / "output.txt").read_text()
     assert "Traceback" not in text
+    assert text.count("another process of the training has ended") <= 1
     assert "goes on from runs/e/version_0/checkpoints/last.ckpt" in text
     results = json.loads((tmp_path / "runs/e/version_1/results.json").read_text())
     assert results["finished"]

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import vit
 from tests.tiny import CPU, MODEL, TINY, run_command
 from tests.user_classes import MEAN, STD, Mine
+from vit.commands import explain
 from vit.commands.own_classes import find_own, part_of_run
 from vit.objectives import ViTClassifier
 from vit.training.objective import Objective
@@ -73,6 +75,9 @@ def test_it_is_tested_validated_predicted_resumed_and_explained_by_the_name_of_i
     run("fit", "--ckpt_path", own, "--trainer.max_epochs", "3")
     assert record_of(own.parent / "version_1")["epochs"] == 3.0
     assert vit.load(own / "checkpoints/last.ckpt").pretrained_cfg["mean"] == [MEAN]
+    Image.new("L", (8, 8), 90).save("grey.png")
+    explain.main(["grey.png", "--checkpoint", str(own), "--out", "maps"])
+    assert Path("maps/sheet.png").exists()
 
 
 def test_a_run_with_data_of_the_user_that_is_resumed_ends_with_the_same_weights(run, monkeypatch):
@@ -222,6 +227,25 @@ def test_an_optimiser_of_the_user_trains_from_the_command_line(run, folder, name
     record = record_of(folder / f"runs/{name}/version_0")
     assert record["finished"]
     assert cli.model.progress == 1.0
+
+
+def test_an_objective_of_the_user_is_trained_tested_and_resumed_by_the_name_of_its_run(run, folder):
+    run("fit", *TINY, "--model", "tests.objectives.toy.Brightness", "--experiment", "toy")
+    record = record_of(folder / "runs/toy/version_0")
+    assert (record["objective"], record["finished"]) == ("Brightness", True)
+    run("test", "--ckpt_path", "runs/toy/version_0")
+    again = record_of(folder / "runs/toy/version_0/evaluations/test_last_0")
+    assert again["test_error"] == record["test_error"]
+    run("fit", "--ckpt_path", "runs/toy/version_0", "--trainer.max_epochs", "3")
+    assert record_of(folder / "runs/toy/version_1")["epochs"] == 3.0
+
+
+def test_an_optimiser_of_timm_is_taken_by_its_path(run, folder):
+    import timm
+
+    cli = run("fit", *TINY, "--optimizer", "timm.optim.Lamb", "--optimizer.lr", "0.01", "--experiment", "lamb")
+    assert type(cli.trainer.optimizers[0]) is timm.optim.Lamb
+    assert record_of(folder / "runs/lamb/version_0")["finished"]
 
 
 def test_optimizer_and_lr_scheduler_are_taken_as_lightning_has_them_and_resumed(run, folder, capsys):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.tiny import MODEL
 from vit.commands import trainer_checks
 from vit.commands.trainer_checks import (
     check_callbacks,
@@ -97,6 +98,14 @@ def test_a_gpu_that_is_not_there_is_named_and_those_that_are_there_lightning_cou
         check_devices({"accelerator": accelerator, "devices": 8})
     monkeypatch.setattr(trainer_checks.torch.accelerator, "is_available", lambda: True)
     check_devices({"accelerator": accelerator, "devices": 8})
+
+
+def test_more_gpus_than_there_are_is_one_line(error_of, monkeypatch):
+    for place in ("lightning.fabric.accelerators.cuda", "lightning.pytorch.accelerators.cuda"):
+        monkeypatch.setattr(f"{place}.num_cuda_devices", lambda: 1)
+    monkeypatch.setattr(trainer_checks.torch.accelerator, "is_available", lambda: True)
+    answer = error_of("fit", "--data", "Digits", *MODEL, "--trainer.accelerator", "gpu", "--trainer.devices", "8")
+    assert answer.endswith("You requested gpu: [0, 1, 2, 3, 4, 5, 6, 7] But your machine only has: [0]")
 
 
 @pytest.mark.parametrize("seed", [True, False, -1, 2**32, "x", 0.5])

@@ -32,11 +32,11 @@ def test_the_asked_share_of_each_image_is_hidden_and_at_least_one_pixel(model):
 
 
 def test_an_evaluation_counts_the_same_half_of_each_image_and_a_training_another_share_of_each(model, pixels):
-    counted = model.counted(pixels)
+    counted = model.scored_pixels(pixels)
     assert counted.sum(dim=(1, 2)).tolist() == [6] * 6
     assert (counted == counted[:1]).all()
-    assert torch.equal(counted, model.counted(pixels))
-    assert len(model.counted_in_training(pixels).sum(dim=(1, 2)).unique()) > 1
+    assert torch.equal(counted, model.scored_pixels(pixels))
+    assert len(model.scored_in_training(pixels).sum(dim=(1, 2)).unique()) > 1
 
 
 def test_a_prediction_reads_every_pixel_that_is_seen_and_none_that_is_hidden(model, pixels):

@@ -903,7 +903,7 @@ def test_images_are_padded_on_request_as_in_timm(size):
 def test_rotary_positions_turn_patches_and_no_prefix_tokens(pos_embed):
     model = randomised(small(pos_embed=pos_embed, num_registers=2)).eval()
     images = images_for(model)
-    tokens, grid, angles = model._embed(images)
+    tokens, grid, angles = model.embed_images(images)
     assert grid == (3, 5)
     assert angles.shape == (3 + 15, 2)
     assert (angles[:3] == 0).all()

@@ -77,7 +77,8 @@ def describe_heads(
         for batch in in_batches(model, images, batch_size):
             run_intercepted(model, torch.cat([batch, batch.roll(pixels, dims=(-2, -1))]), measure, anatomy.calls)
     # An image alone in its batch has none to be compared with. A single patch cannot be moved.
-    compared = len(images) - (len(images) % batch_size == 1) if any(shift) else 0
+    is_alone = len(images) % batch_size == 1
+    compared = 0 if not any(shift) else len(images) - int(is_alone)
     for of_layer in sums.values():
         of_layer["follows"] *= len(images) / compared if compared else torch.nan
     emptied = emptied_layers(model)

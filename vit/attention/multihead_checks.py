@@ -93,7 +93,7 @@ def check_takes_mask(attention: nn.Module) -> None:
 
 
 def check_takes_angles(attention: nn.Module) -> None:
-    """Check that the mechanism attends by the dot products of queries and keys: only then are rotations distances."""
+    """Check that the mechanism attends by dot products: only for these do rotations encode distances of tokens."""
     if not attention.mechanism.rotated_parts:
         raise ValueError(
             f"{type(attention.mechanism).__name__} does not attend by the dot products of queries and keys alone, so "

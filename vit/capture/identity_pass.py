@@ -29,7 +29,7 @@ CHANNELS_LAST = (F.linear, F.layer_norm)
 
 
 @dataclass(frozen=True)
-class Place:
+class MixingPlace:
     """The first result in which a token depends on both halves."""
 
     path: str  # of the innermost module that made it
@@ -40,7 +40,7 @@ class Place:
 class MixedError(Exception):
     """Ends the experiment: a token depends on both halves."""
 
-    def __init__(self, place: Place, call: int | None) -> None:
+    def __init__(self, place: MixingPlace, call: int | None) -> None:
         super().__init__()
         self.place, self.call = place, call  # the call that the tokens enter, or None after the last
         self.is_embedding = False
@@ -89,12 +89,12 @@ class IdentityPass(TorchFunctionMode):
         self.num_results = 0
         self.is_changed = False
         self.layer = -1  # the last that was entered
-        self.first: Place | None = None  # where tokens were mixed first since then
+        self.first: MixingPlace | None = None  # where tokens were mixed first since then
         self.is_pooled = False  # tokens are gone after an attention of fewer queries
         self.heads_first = bool(heads_first)
         self.intercepted = InterceptAttention(model, self.identity, len(copies), heads_first)
 
-    def run(self, around: AbstractContextManager[Any] | None = None) -> Place | None:
+    def run(self, around: AbstractContextManager[Any] | None = None) -> MixingPlace | None:
         """Pass the copies, and return where tokens are mixed first after the last layer, if they are."""
         with (
             _paths(self.model, self.active, self.look),
@@ -187,7 +187,7 @@ class IdentityPass(TorchFunctionMode):
         values = self.intercepted.values
         one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
         if (one & other).any():
-            mixed = MixedError(self.first or Place(self.active[-1], self.num_results, is_linear=False), call)
+            mixed = MixedError(self.first or MixingPlace(self.active[-1], self.num_results, is_linear=False), call)
             mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
             raise mixed
         self.check_queries(call, one, other)
@@ -224,7 +224,7 @@ class IdentityPass(TorchFunctionMode):
         plain, first, second, both = tokens[:4, one & other]
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
-            self.first = Place(self.active[-1], self.num_results, is_linear)
+            self.first = MixingPlace(self.active[-1], self.num_results, is_linear)
 
 
 def own_weights(count: int) -> Tensor:

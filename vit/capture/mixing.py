@@ -17,7 +17,7 @@ from einops import repeat
 from torch import Tensor, nn
 
 from vit.capture.halves import drawn_half, num_copies, separating_halves
-from vit.capture.identity_pass import IdentityPass, MixedError, Place
+from vit.capture.identity_pass import IdentityPass, MixedError, MixingPlace
 from vit.capture.remedy import CHOOSE_OTHERS
 
 MOST_STARTS = 8  # of the experiment: each linear mixing before the first layer needs another
@@ -68,7 +68,7 @@ def check_unmixed(
 
 
 def _check_read_out(
-    model: nn.Module, copies: Tensor, calls: Sequence[int], num_tokens: int, mixing: Place | None
+    model: nn.Module, copies: Tensor, calls: Sequence[int], num_tokens: int, mixing: MixingPlace | None
 ) -> None:
     """Check that nothing after a linear mixing behind the last call mixes tokens in another way, such as attention.
 

@@ -25,7 +25,7 @@ CLEAR = 30.0  # if the order changed, tokens must move this many times more with
 
 Orders = Mapping[int, Tensor]
 AFTER_LAYERS = -1  # in place of the number of a call: the tokens after the last layer
-Place = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
+TokenPlace = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
 Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
 
 
@@ -166,7 +166,7 @@ class _Experiment:
         self.model, self.image, self.calls, self.watch_last, self.strength = model, image, calls, watch_last, strength
         self.square: set[int] = set()  # calls of all tokens to all tokens
 
-    def run(self, sets: Tensor) -> dict[Place, Tensor]:
+    def run(self, sets: Tensor) -> dict[TokenPlace, Tensor]:
         """Return how much the tokens of each later call move with each set of tokens (k, N): (k, M)."""
         tokens = self._tokens(torch.cat([torch.zeros_like(sets[:1]), sets]))
         return {
@@ -176,9 +176,9 @@ class _Experiment:
         }
 
     @torch.no_grad()
-    def _tokens(self, sets: Tensor) -> dict[Place, Tensor]:
+    def _tokens(self, sets: Tensor) -> dict[TokenPlace, Tensor]:
         images = self.image.expand(len(sets), -1, -1, -1)
-        seen: dict[Place, Tensor] = {}
+        seen: dict[TokenPlace, Tensor] = {}
 
         def alone(call: int, attn: Tensor) -> Tensor:
             if call not in self.calls:

@@ -45,7 +45,7 @@ NOT_TYPED = {
 
 
 @dataclass
-class Plan:
+class FoldPlan:
     """The runs that are asked for.
 
     Attributes:
@@ -122,7 +122,7 @@ def _run(options: argparse.Namespace, words: list[str], command: str) -> None:
         raise ValueError(f"another process trains the runs of {plan.folder}: wait for it") from None
 
 
-def _plan(options: argparse.Namespace, words: list[str]) -> Plan:
+def _plan(options: argparse.Namespace, words: list[str]) -> FoldPlan:
     """Return the runs that typed options ask for; options that ``fit`` refuses end the program."""
     if options.folds is not None:
         check_positive_int("--folds", options.folds, f"{FOLDS} is usual")
@@ -146,7 +146,7 @@ def _plan(options: argparse.Namespace, words: list[str]) -> Plan:
     seeds = list(dict.fromkeys(options.seeds or [int(config["seed_everything"])]))
     name = typed.experiment or f"{_name(typed.configs, config['data'])}_{'seeds' if folds is None else 'folds'}"
     check_experiment(name)
-    return Plan(words, folds, seeds, config, instantiate_class((), config["data"]), RUNS / name)
+    return FoldPlan(words, folds, seeds, config, instantiate_class((), config["data"]), RUNS / name)
 
 
 def _check_configs(config: dict[str, Any], folds: int | None) -> None:
@@ -204,7 +204,7 @@ def _name(configs: list[str], data: dict[str, Any]) -> str:
     return Path(data["init_args"]["root"]).resolve().name if kind == "ImageFolder" else kind.lower()
 
 
-def _train(plan: Plan, parallel: int) -> None:
+def _train(plan: FoldPlan, parallel: int) -> None:
     """Train what is not finished; a run that fails, Ctrl-C and SIGTERM end the program with a line."""
     found, members = find_runs(plan.folder, plan.config), plan.members
     todo = [member for member in members if finished_run(found.get(member, [])) is None]
@@ -246,7 +246,7 @@ def _end(status: int, line: str) -> NoReturn:
     raise SystemExit(status)
 
 
-def _kept(plan: Plan) -> str:
+def _kept(plan: FoldPlan) -> str:
     """Return which runs are finished or can be continued, as the end of a line."""
     found = find_runs(plan.folder, plan.config)
     finished = [member for member in plan.members if finished_run(found.get(member, []))]
@@ -259,7 +259,7 @@ def _kept(plan: Plan) -> str:
     return f"; {len(finished)} of {len(plan.members)} runs finished{continued}: the same command goes on"
 
 
-def _write(plan: Plan, command: str) -> None:
+def _write(plan: FoldPlan, command: str) -> None:
     """Write and print the scores of all runs, and the table of their test images."""
     found = find_runs(plan.folder, plan.config)
     runs = {member: finished_run(found[member]) for member in plan.members}

@@ -45,7 +45,7 @@ class TypedArguments:
         own_model: The class of the model that is asked for, if it is a user's own.
         own_data: The class of the data module that is asked for, if it is a user's own.
         given: Names of the arguments of the model that are typed or in a config.
-        of_configs: Those that a config sets to a value.
+        of_configs: Names of the arguments of the model that a config sets to a value.
         optimizer: Whether an optimiser is asked for by ``--optimizer``, as Lightning's command line has it.
         configs: The typed configs.
         checkpoint: The value of ``--ckpt_path``, typed or in a config.

@@ -109,20 +109,28 @@ def _class_folders(root: Path, known: list[str] | None) -> tuple[dict[Stage, dic
     if known is None and not any(splits.values()):
         whole = {stage: search(root / stage if "train" in stages else root) for stage in splits}
         if all(below.images for below in whole.values()):
-            found = Found()
-            found.leave_out(BESIDE, beside)
-            found.leave_out(EMPTY, [root / stage for stage in stages if stage not in splits])
-            for below in whole.values():
-                for reason, paths in below.left_out.items():
-                    found.leave_out(reason, paths)
-            return {stage: {"": below.images} for stage, below in whole.items()}, found
+            return _without_classes(root, whole, stages, beside)
     # Without a model, classes that differ between the splits have a message of their own.
-    if not (splits["train"] if known is None else splits and all(splits.values())):
+    has_images = splits["train"] if known is None else splits and all(splits.values())
+    if not has_images:
         raise ValueError(
             f"no class folders with images in {_first_empty(root, splits)}: it needs CLASS/image.jpg or "
             f"train/CLASS/image.jpg, or without labels any image files{found.hint}"
         )
     return splits, found
+
+
+def _without_classes(
+    root: Path, whole: dict[Stage, Found], stages: list[Stage], beside: list[Path]
+) -> tuple[dict[Stage, dict[str, list[Path]]], Found]:
+    """Return all images of each split as one class "", and what is left out."""
+    found = Found()
+    found.leave_out(BESIDE, beside)
+    found.leave_out(EMPTY, [root / stage for stage in stages if stage not in whole])
+    for below in whole.values():
+        for reason, paths in below.left_out.items():
+            found.leave_out(reason, paths)
+    return {stage: {"": below.images} for stage, below in whole.items()}, found
 
 
 def _first_empty(root: Path, splits: dict[Stage, dict[str, list[Path]]]) -> Path:

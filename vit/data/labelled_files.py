@@ -183,6 +183,22 @@ class LabelledFiles(ImageDataModule, ABC):
         """
         if self.sets:
             return
+        self._check_has_training(stage)
+        super().setup(stage)
+        evaluates_a_model = self.known_classes is not None and stage != "fit"
+        is_unsplit = evaluates_a_model and set(self.splits) == {"train"}
+        takes_all = is_unsplit and self._shows_a_part(self.sets["train"].labels)
+        if takes_all:
+            split: Stage = "val" if stage == "validate" else "test"
+            self.sets = {split: self.sets[split]}
+        self.inventory = self._take_inventory()
+        print_once(str(self.inventory))
+        if is_unsplit:
+            self._print_what_is_tested(stage, takes_all)
+        if not evaluates_a_model:
+            self._check_every_class_has_images()
+
+    def _check_has_training(self, stage: str) -> None:
         if stage == "fit" and "train" not in self.splits:
             raise ValueError(f"{self.root} has no folder train, and a training needs one: add it, or run test instead")
         if self.folds is not None and "train" not in self.splits:
@@ -190,28 +206,27 @@ class LabelledFiles(ImageDataModule, ABC):
                 f"folds ({self.folds}) are parts of the training images, and {self.root} has none: add "
                 "--data.folds null --data.fold null"
             )
-        super().setup(stage)
-        is_part = self.known_classes is not None and stage != "fit"
-        is_unsplit = is_part and set(self.splits) == {"train"}
-        is_whole = is_unsplit and self._shows_a_part(self.sets["train"].labels)
-        split: Stage = "val" if stage == "validate" else "test"
-        if is_whole:
-            self.sets = {split: self.sets[split]}
-        self.inventory = self._take_inventory()
-        print_once(str(self.inventory))
-        if is_whole:
-            count = len(self.sets[split].labels)
+
+    def _print_what_is_tested(self, stage: str, takes_all: bool) -> None:
+        """Print which images of a folder that is not split a trained model is evaluated on."""
+        counts = {split: len(part.labels) for split, part in self.sets.items()}
+        if takes_all:
+            (count,) = counts.values()
             print_once(
                 f"{self.root} names no test images, and has a part of the classes: all {count:,} images are evaluated, "
                 "also those that the model was trained on, if there are some"
             )
-        elif is_unsplit and stage == "test" and "test" in self.sets:
-            count, total = len(self.sets["test"].labels), sum(len(part.labels) for part in self.sets.values())
+        elif stage == "test" and "test" in counts:
             print_once(
-                f"{self.root} names no test images: {count:,} of {total:,} are tested, held out as in the training; to "
-                "test all, put them into test/, or name them in the column split of a table"
+                f"{self.root} names no test images: {counts['test']:,} of {sum(counts.values()):,} are tested, held "
+                "out as in the training; to test all, put them into test/, or name them in the column split of a table"
             )
-        for split, part in self.sets.items() if self.num_classes and not is_part else ():
+
+    def _check_every_class_has_images(self) -> None:
+        """Refuse a class without training images, and print a line for one without others."""
+        if not self.num_classes:
+            return
+        for split, part in self.sets.items():
             counts = _count(part.labels, self.num_classes)
             missing = list_names([name for name, count in zip(self.class_names, counts, strict=True) if count == 0])
             if missing and split == "train":

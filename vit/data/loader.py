@@ -98,7 +98,7 @@ class BatchLoader(ABC):
         return tv.normalize(tv.to_dtype(images, torch.float32, scale=True), **self.normalisation)
 
     def _mirrored(self, start: int) -> Iterator[Tensor | None]:
-        """Yield which images of each group are mirrored, from batch ``start`` on; None forever if chance decides."""
+        """Yield which images of each group are mirrored, from batch ``start`` on, or always None if chance decides."""
         if self.augment is None or self.augment.flip != "alternate":
             yield from repeat(None)
         mirrored = alternate_flips(self.sampler.num_images, self.sampler.seed, self.sampler.epoch)

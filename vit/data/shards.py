@@ -94,7 +94,7 @@ class Shards(LabelledFiles):
         }
 
     def _look_for_identical(self, duplicates: Duplicates) -> None:
-        """Do with identical images what the option says; shards of other programs are read whole only if it is set."""
+        """Name, refuse or drop identical images. Shards without digests are read whole for it, unless it is "warn"."""
         unknown = sum(int((members.index["digest"] == 0).sum()) for members, _ in self.splits.values())
         if duplicates != "warn":
             for members, _ in self.splits.values():
@@ -176,7 +176,7 @@ class Shards(LabelledFiles):
         return dict(zip(found, names, strict=True))
 
     def _name_numbers(self, texts: list[str], classes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the names of all classes and that of each number: of the manifest, of the model, or the number."""
+        """Return the names of all classes (of the manifest, else of the model, else numbers), and that of each text."""
         largest, count = max(map(int, texts)), len({*map(int, texts)})
         table = classes or self.known_classes
         if not table and largest >= count:

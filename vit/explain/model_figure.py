@@ -27,9 +27,10 @@ from vit.support.plotting import BLUE, GREY, ORANGE, plain_text
 
 BEST = 4  # classes with a bar
 LETTERS = 13  # points
-# The steps of a branch around attention or MLP, by the model's norm, and the heights of all steps from the bottom up.
+GAP = 2  # rows between the learned tokens and those of the patches
+# The steps of a branch around attention or MLP, by the model's norm, and the heights of all steps from the top down.
 BRANCHES = {"pre": ("norm", "{}", "+"), "post": ("{}", "+", "norm"), "none": ("{}", "+")}
-HEIGHTS = (0.05, 0.19, 0.34, 0.49, 0.63, 0.78)
+HEIGHTS = (0.83, 0.69, 0.54, 0.39, 0.25, 0.10)
 CIRCLE = {"boxstyle": "circle,pad=0.1", "fc": "white", "ec": GREY}
 SKIP = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "connectionstyle": "angle,angleA=90,angleB=0,rad=6"}
 # What the linear layer of the logits reads, by the model's pool.
@@ -92,19 +93,24 @@ def draw_model(
         _draw_tokens(
             linear, embed(image[None])[0], "a matrix turns each\npatch into a token (red\nabove 0, blue below)"
         )
-        _draw_tokens(positions, model.embed(image[None])[0], _says(model))
+        _draw_tokens(positions, model.embed(image[None])[0], _says(model), model.num_prefix_tokens)
         _draw_block(block, len(model.blocks), model.config)
         # After the blocks, attention with one query may pool the tokens.
         *_, last = (attn[0] for attn in attentions if attn.shape[-2] > 1)
         reader = "class token attends" if model.config["class_token"] else "patches attend"
         shares = _shares_of_patches(model, last)
-        _show(seen, overlay(pixels[None], shares)[0], f"in the last block:\nwhere the {reader}")
+        _show(seen, overlay(pixels[None], shares)[0], f"where the {reader}\n(last block, {_count(last)})")
         equal = 100 / last.shape[-1]
         _write_below(seen, f"brightest patch: {100 * shares.max():.1f} %\n(equal shares: {equal:.1f} %)")
         _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
-        _draw_arrows(figure, [photo, patches, linear, positions], [block, classes])
+        _draw_arrows(figure, [photo, patches, linear, positions], block, classes)
         _tie(block, seen, model.config["norm"])
         save_figure(figure, path, dpi=110)
+
+
+def _count(attn: Tensor) -> str:
+    """Return how many heads an attention (H, N, N) has, in words."""
+    return f"mean of {len(attn)} heads" if len(attn) > 1 else "its one head"
 
 
 def _says(model: VisionTransformer) -> str:
@@ -134,11 +140,11 @@ def _spread(pixels: Tensor, size: tuple[int, int]) -> Tensor:
     return rearrange(F.pad(patches, (0, 1, 0, 1), value=white), "c h w p q -> c (h p) (w q)")
 
 
-def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
+def _draw_tokens(axes: Axes, tokens: Tensor, title: str, prefix: int = 0) -> None:
     deepest = tokens.abs().quantile(EXTREME).item()
-    axes.imshow(
-        tokens.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest"
-    )
+    white = tokens.new_full((GAP if prefix else 0, tokens.shape[1]), torch.nan)
+    rows = torch.cat([tokens[:prefix], white, tokens[prefix:]])
+    axes.imshow(rows.cpu().numpy(), cmap="RdBu_r", vmin=-deepest, vmax=deepest, aspect="auto", interpolation="nearest")
     axes.set_title(title, fontsize=LETTERS)
     axes.set_xlabel(f"{tokens.shape[1]} channels", fontsize=LETTERS)
     axes.set_ylabel(f"{len(tokens)} tokens", fontsize=LETTERS)
@@ -146,22 +152,22 @@ def _draw_tokens(axes: Axes, tokens: Tensor, title: str) -> None:
 
 
 def _draw_block(axes: Axes, depth: int, config: Mapping[str, Any]) -> None:
-    axes.set(xlim=(0, 1), ylim=(-0.05, 1))
+    axes.set(xlim=(0, 1), ylim=(-0.05, 1.07))
     axes.set_axis_off()
     axes.set_title(f"{depth} blocks of\nthese steps", fontsize=LETTERS)
-    axes.annotate("", (0.35, 0.97), (0.35, -0.05), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
-    for text, height in (("tokens in", -0.05), ("tokens out", 0.93)):
+    axes.annotate("", (0.35, -0.05), (0.35, 1.05), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1.5})
+    for text, height in (("tokens in", 0.99), ("tokens out", -0.04)):
         axes.text(0.4, height, text, fontsize=LETTERS - 1, color=GREY)
     branch = [step for step in BRANCHES[config["norm"]] if step != "+" or config["residual"]]
     steps = [(step.format(name), place) for name in ("attention", "MLP") for place, step in enumerate(branch)]
     for number, (step, place) in enumerate(steps):
         height = HEIGHTS[number]
         if step == "+":
-            below = HEIGHTS[number - place] - 0.03
-            axes.text(0.35, height + 0.05, step, ha="center", va="center", fontsize=LETTERS + 3, bbox=CIRCLE, zorder=3)
+            above = HEIGHTS[number - place] + 0.11
+            axes.text(0.35, height + 0.04, step, ha="center", va="center", fontsize=LETTERS + 3, bbox=CIRCLE, zorder=3)
             # The skip connection goes around the steps of the branch.
-            axes.annotate("", (0.42, height + 0.05), (0.92, below), arrowprops=SKIP)
-            axes.plot([0.35, 0.92], [below] * 2, color=GREY, lw=1.2)
+            axes.annotate("", (0.42, height + 0.04), (0.92, above), arrowprops=SKIP)
+            axes.plot([0.35, 0.92], [above] * 2, color=GREY, lw=1.2)
         else:
             color = BLUE if step in ("attention", "MLP") else GREY
             box = FancyBboxPatch((0.06, height), 0.58, 0.09, boxstyle="round,pad=0.01", fc="white", ec=color, zorder=3)
@@ -183,20 +189,26 @@ def _shares_of_patches(model: VisionTransformer, attn: Tensor) -> Tensor:
     return rearrange(row[first:], "(h w) -> 1 h w", h=model.patch_embed.grid_size[0])
 
 
-def _draw_arrows(figure: Figure, upper: Sequence[Axes], lower: Sequence[Axes]) -> None:
-    """Lead from each panel to the next one, and around the end of the upper row to the lower one."""
+def _draw_arrows(figure: Figure, upper: Sequence[Axes], block: Axes, classes: Axes) -> None:
+    """Lead from each panel of the upper row to the next, to the top of the block, and from its end to the classes."""
     figure.draw_without_rendering()  # places the panels
     to_shares = figure.transFigure.inverted().transform_bbox
-    for row in (upper, lower):
-        for left, right in pairwise(row):
-            height = to_shares(right.bbox).y1 - 0.03  # beside no label
-            start, end = (to_shares(axes.get_tightbbox()) for axes in (left, right))
-            _draw_arrow(figure, [(start.x1 + 0.004, height), (end.x0 - 0.004, height)])
+    for left, right in pairwise(upper):
+        _lead(figure, left, right, to_shares(right.bbox).y1 - 0.03)  # beside no label
+    tokens_out = block.transData.transform((0, -0.02))
+    _lead(figure, block, classes, figure.transFigure.inverted().transform(tokens_out)[1])
     last, first, title = (
-        to_shares(box) for box in (upper[-1].get_tightbbox(), lower[0].bbox, lower[0].title.get_window_extent())
+        to_shares(box) for box in (upper[-1].get_tightbbox(), block.bbox, block.title.get_window_extent())
     )
     right, left, height = (last.x0 + last.x1) / 2, first.x0 + 0.35 * first.width, (last.y0 + title.y1) / 2
     _draw_arrow(figure, [(right, last.y0), (right, height), (left, height), (left, title.y1)])
+
+
+def _lead(figure: Figure, left: Axes, right: Axes, height: float) -> None:
+    """Draw an arrow from one panel to another, at a height from 0 to 1."""
+    to_shares = figure.transFigure.inverted().transform_bbox
+    start, end = (to_shares(axes.get_tightbbox()) for axes in (left, right))
+    _draw_arrow(figure, [(start.x1 + 0.004, height), (end.x0 - 0.004, height)])
 
 
 def _draw_arrow(figure: Figure, corners: Sequence[tuple[float, float]]) -> None:

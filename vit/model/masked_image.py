@@ -48,22 +48,22 @@ class MaskedImageModel(PixelModel):
         self.check_colours(pixels)
         return self.decoder.forward_features(rearrange(pixels, "b r s -> b (r s)"))
 
-    def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
-        """Return the arguments of ``forward`` by which the counted pixels are predicted: images, hidden pixels."""
-        return pixels, self.hidden(counted)
+    def forward_inputs(self, pixels: Tensor, scored: Tensor) -> tuple[Tensor, ...]:
+        """Return the arguments of ``forward`` for predicting the scored pixels: the images, and which are hidden."""
+        return pixels, self.unseen_pixels(scored)
 
-    def counted(self, pixels: Tensor) -> Tensor:
-        """Return which pixels an evaluation counts, the same in each image: half. (B, r, s) -> boolean (B, r, s)."""
+    def scored_pixels(self, pixels: Tensor) -> Tensor:
+        """Return which pixels an evaluation scores, the same in each image: half. (B, r, s) -> boolean (B, r, s)."""
         half = torch.full((1,), 0.5, device=pixels.device)
         return self.hide(pixels[:1], half, torch.Generator().manual_seed(0)).expand_as(pixels)
 
-    def counted_in_training(self, pixels: Tensor) -> Tensor:
-        """Return which pixels the loss of a training step counts: a random share of each image."""
+    def scored_in_training(self, pixels: Tensor) -> Tensor:
+        """Return which pixels the loss of a training step scores: a random share of each image."""
         return self.hide(pixels, torch.rand(len(pixels), device=pixels.device))
 
-    def hidden(self, counted: Tensor) -> Tensor:
-        """Return which pixels the model does not see: the counted ones."""
-        return counted
+    def unseen_pixels(self, scored: Tensor) -> Tensor:
+        """Return which pixels the model does not see: the scored ones."""
+        return scored
 
     def hide(self, pixels: Tensor, shares: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Choose pixels to hide, at least one per image: (B, r, s), shares (B,) -> boolean (B, r, s)."""
@@ -87,7 +87,7 @@ class MaskedImageModel(PixelModel):
         With one pixel per step, the image is a draw from the model's distribution (Uria et al. 2014). After step t of
         T, the share ``cos(pi t / 2 T)`` is still hidden. So the first steps fill in few pixels, because all later
         pixels build on them (Chang et al. 2022, MaskGIT, sec. 3.2). MaskGIT fills in the most certain pixels first.
-        Here these are background pixels, and the background would spread.
+        Here the order is random, since the most certain pixels are background, which would spread.
 
         Args:
             pixels: Numbers of colours, (B, r, s). Numbers of hidden pixels are not read.

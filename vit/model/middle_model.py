@@ -51,7 +51,7 @@ class MiddleModel(PixelModel):
         above, below = self.middle.start, self.grid[0] - self.middle.stop
         return F.pad(logits[:, above + below :], (0, 0, 0, 0, above, below))
 
-    def counted(self, pixels: Tensor) -> Tensor:
+    def scored_pixels(self, pixels: Tensor) -> Tensor:
         """Return which pixels an evaluation counts: those of the middle rows. (B, r, s) -> boolean (B, r, s)."""
         counted = torch.zeros_like(pixels, dtype=torch.bool)
         counted[:, self.middle] = True

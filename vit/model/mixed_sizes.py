@@ -69,15 +69,15 @@ def packs_of(model: "VisionTransformer", batches: Sequence[Tensor]) -> list[list
 
 def encode_pack(model: "VisionTransformer", batches: Sequence[Tensor]) -> list[Tensor]:
     """Encode batches of one size each, in eval mode: several (B, C, H, W) -> several (B, prefix + N, D)."""
-    embedded: list[tuple[Tensor, Any, Any]] = [model._embed(batch) for batch in batches]
-    groups = [Group(len(tokens), tokens.shape[1], grid) for tokens, grid, _ in embedded]
-    packed = torch.cat([rearrange(tokens, "b n d -> 1 (b n) d") for tokens, _, _ in embedded], dim=1)
+    embedded = [model.embed_images(batch) for batch in batches]
+    groups = [Group(len(each.tokens), each.tokens.shape[1], each.grid) for each in embedded]
+    packed = torch.cat([rearrange(each.tokens, "b n d -> 1 (b n) d") for each in embedded], dim=1)
     angles = None
-    if embedded[0][2] is not None:
+    if embedded[0].angles is not None:
         of_groups = zip(groups, embedded, strict=True)
-        angles = torch.cat([repeat(turns, "n d -> (b n) d", b=group.sequences) for group, (_, _, turns) in of_groups])
+        angles = torch.cat([repeat(each.angles, "n d -> (b n) d", b=group.sequences) for group, each in of_groups])
     block: Any
     for block in model.blocks:
-        packed = model._run(block.forward_packed, packed, groups, angles)
+        packed = model.run_block(block.forward_packed, packed, groups, angles)
     parts = model.norm(packed).split([group.sequences * group.tokens for group in groups], dim=1)
     return [rearrange(part, "1 (b n) d -> b n d", b=group.sequences) for part, group in zip(parts, groups, strict=True)]

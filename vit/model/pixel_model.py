@@ -49,21 +49,21 @@ class PixelModel(nn.Module, ABC):
         logits = self.decoder(sequence)[..., : self.no_colour]
         return rearrange(logits, "b (r s) v -> b r s v", r=self.grid[0])
 
-    def inputs(self, pixels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
-        """Return the arguments of ``forward`` by which the counted pixels, boolean (B, r, s), are predicted: images."""
+    def forward_inputs(self, pixels: Tensor, scored: Tensor) -> tuple[Tensor, ...]:
+        """Return the arguments of ``forward`` for predicting the scored pixels, boolean (B, r, s): the images alone."""
         return (pixels,)
 
-    def counted(self, pixels: Tensor) -> Tensor:
-        """Return which pixels an evaluation counts, the same in each image: all. (B, r, s) -> boolean (B, r, s)."""
+    def scored_pixels(self, pixels: Tensor) -> Tensor:
+        """Return which pixels an evaluation scores, the same in each image: all. (B, r, s) -> boolean (B, r, s)."""
         return torch.ones_like(pixels, dtype=torch.bool)
 
-    def counted_in_training(self, pixels: Tensor) -> Tensor:
-        """Return which pixels the loss of a training step counts, as in an evaluation."""
-        return self.counted(pixels)
+    def scored_in_training(self, pixels: Tensor) -> Tensor:
+        """Return which pixels the loss of a training step scores, as in an evaluation."""
+        return self.scored_pixels(pixels)
 
-    def hidden(self, counted: Tensor) -> Tensor:
-        """Return which pixels the model does not see when it predicts the pixel to their right: none."""
-        return torch.zeros_like(counted)
+    def unseen_pixels(self, scored: Tensor) -> Tensor:
+        """Return which pixels the model cannot see when it predicts their right neighbour: here, none."""
+        return torch.zeros_like(scored)
 
     @property
     def completed_rows(self) -> slice:

@@ -33,7 +33,7 @@ class DropPath(nn.Module):
         self._probability = probability
         self.active = probability > 0.0
         # This is a tensor because torch.compile would compile each block separately for different numbers. It is on the
-        # CPU and not a buffer, so it survives the meta device and to_empty. Without axes, it works with any device.
+        # CPU and not a buffer, so it survives the meta device and to_empty. Without axes, it multiplies any tensor.
         self.keep = torch.tensor(1.0 - probability, device="cpu")
 
     def forward(self, tokens: Tensor) -> Tensor:

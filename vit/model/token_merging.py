@@ -96,7 +96,8 @@ class TokenMerging(nn.Module):
         """Return the tokens after the last block."""
         if self.model.training:
             raise ValueError("the model is in training mode, and tokens are merged in inference only: call eval()")
-        if not is_hooked(self):  # what observes all modules, as vit.capture does, need not be called for the blocks
+        # A tool that hooks every module, such as vit.capture, hooks this one too: its hooks on blocks may be bypassed.
+        if not is_hooked(self):
             _check_mergeable(self.model)
         tokens = self.model.embed(images)
         # Not len(), which would fix the size in an exported program.

@@ -7,7 +7,7 @@ d channels of a token.
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -50,6 +50,14 @@ OF_BLOCKS = (
     *("key_dim", "value_dim", "dropout", "layer_scale", "norm_eps"),
 )
 CONFIG_KEY = "vit_config"  # in the metadata of a state dict, which torch.save keeps with the tensors
+
+
+class Embedded(NamedTuple):
+    """What enters the first block."""
+
+    tokens: Tensor  # (B, prefix + N, D)
+    grid: tuple[int, int] | None  # rows and columns of patches; None if some were left out
+    angles: Tensor | None  # of rotary positions, (prefix + N, D / heads), or one for each image
 
 
 class VisionTransformer(nn.Module):
@@ -298,9 +306,9 @@ class VisionTransformer(nn.Module):
         Raises:
             ValueError: If ``keep`` holds no numbers of patches, or attention of a block needs all patches.
         """
-        tokens, grid, angles = self._embed(images, keep, token_mask)
+        tokens, grid, angles = self.embed_images(images, keep, token_mask)
         for block in self.blocks:
-            tokens = self._run(block, tokens, grid, mask, angles)
+            tokens = self.run_block(block, tokens, grid, mask, angles)
         return self.norm(tokens)
 
     def encode(
@@ -339,7 +347,7 @@ class VisionTransformer(nn.Module):
                 f"{columns}: give the grid, or the positions of the patches"
             )
         for block in self.blocks:
-            tokens = self._run(block, tokens, (rows, columns) if positions is None else None, mask, angles)
+            tokens = self.run_block(block, tokens, (rows, columns) if positions is None else None, mask, angles)
         return self.norm(tokens)
 
     def forward_mixed(self, images: Sequence[Tensor]) -> Tensor:
@@ -357,9 +365,9 @@ class VisionTransformer(nn.Module):
         """Encode images of several sizes in one batch: B times (C, H, W) -> B times (prefix + N, D), after the norm.
 
         All tokens form one sequence without padding, as in NaViT (Dehghani et al. 2023): projections, norms and MLPs
-        are computed once for all of them, and attention once for all images of a size. Each size is encoded separately
-        in training mode, in which branches are dropped per image, or if a block or ``forward_features`` was replaced,
-        or a block has hooks.
+        are computed once for all of them, and attention once for all images of a size. Each size is encoded by itself
+        in three cases: the model is in training mode (branches are dropped per image), a block or
+        ``forward_features`` was replaced, or a block has hooks.
         """
         return encode_mixed(self, images)
 
@@ -379,12 +387,10 @@ class VisionTransformer(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Compute the tokens that enter the first block: (B, C, H, W) -> (B, prefix + N, D)."""
-        return self._embed(images)[0]
+        return self.embed_images(images).tokens
 
-    def _embed(
-        self, images: Tensor, keep: Tensor | None = None, token_mask: Tensor | None = None
-    ) -> tuple[Tensor, tuple[int, int] | None, Tensor | None]:
-        """Compute the tokens that enter the first block, rows and columns of patches, and rotary angles if any."""
+    def embed_images(self, images: Tensor, keep: Tensor | None = None, token_mask: Tensor | None = None) -> Embedded:
+        """Compute what enters the first block. For the arguments, see ``forward_features``."""
         patches = hide_patches(self.patch_embed(images), token_mask, self.mask_token)
         prefix = [
             repeat(token, "1 r d -> b r d", b=patches.shape[0])
@@ -406,7 +412,7 @@ class VisionTransformer(nn.Module):
             check_numbers_of_patches("keep", keep, len(images), patches.shape[1])
             check_takes_some_patches(self.blocks, "keep")
             tokens, angles = keep_patches(tokens, keep, self.num_prefix_tokens, angles)
-        return self.norm_pre(tokens), grid if keep is None else None, angles
+        return Embedded(self.norm_pre(tokens), grid if keep is None else None, angles)
 
     def _angles(self, grid: tuple[int, int], like: Tensor) -> Tensor | None:
         """Return the angles of the prefix tokens (0) and of the patches of a grid; None without rotary positions."""
@@ -416,7 +422,8 @@ class VisionTransformer(nn.Module):
         angles = ROTARY[self.config["pos_embed"]](grid, self.patch_embed.grid_size, head_dim, like)
         return nn.functional.pad(angles, (0, 0, self.num_prefix_tokens, 0))
 
-    def _run(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    def run_block(self, block: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """Run a block, or recompute it in the backward pass (``grad_checkpointing``); None at the end is left out."""
         # A user's replacement of a block may take neither mask nor angles.
         while inputs[-1] is None:
             inputs = inputs[:-1]
@@ -458,10 +465,10 @@ class VisionTransformer(nn.Module):
         check_output_format(self, output_fmt)
         chosen = chosen_blocks(indices, len(self.blocks))
         blocks = self.blocks[: max(chosen) + 1] if stop_early else self.blocks
-        tokens, grid, angles = self._embed(images)
+        tokens, grid, angles = self.embed_images(images)
         features = []
         for i, block in enumerate(blocks):
-            tokens = self._run(block, tokens, grid, mask, angles)
+            tokens = self.run_block(block, tokens, grid, mask, angles)
             if i not in chosen:
                 continue
             feature = self.norm(tokens) if norm else tokens
@@ -515,16 +522,22 @@ class VisionTransformer(nn.Module):
         check_choice("pool", self.pool if pool is None else pool, get_args(Pool))
         if pool is not None and pool != self.pool:
             check_new_pool(self, pool)
-            self.config |= {"pool": pool, "fc_norm": isinstance(self.fc_norm, nn.LayerNorm)}
-            self.pool, self.attn_pool = pool, None
-            self.num_features = count_features(pool, self.embed_dim)
+            self._set_pool(pool)
         self.num_classes = self.config["num_classes"] = num_classes
         _tell_hub(self)
         of_old_head = {*self.pretrained_cfg} & {"class_names", "thresholds"}
-        self.pretrained_cfg = self.pretrained_cfg | dict.fromkeys(of_old_head)
+        self.pretrained_cfg = self.pretrained_cfg | dict.fromkeys(of_old_head)  # None: nothing is known of the new
+        self._make_head()
+
+    def _set_pool(self, pool: Pool) -> None:
+        self.config |= {"pool": pool, "fc_norm": isinstance(self.fc_norm, nn.LayerNorm)}
+        self.pool, self.attn_pool = pool, None
+        self.num_features = count_features(pool, self.embed_dim)
+
+    def _make_head(self) -> None:
         self.head: nn.Module = nn.Identity()
-        if num_classes:
-            self.head = head = nn.Linear(self.num_features, num_classes).to(self.pos_embed)
+        if self.num_classes:
+            self.head = head = nn.Linear(self.num_features, self.num_classes).to(self.pos_embed)
             nn.init.trunc_normal_(head.weight, std=0.02)
             nn.init.zeros_(head.bias)
         self.head.train(self.training)
@@ -541,8 +554,8 @@ class VisionTransformer(nn.Module):
             patch_size: Rows and columns of a patch in pixels; None keeps them.
 
         Raises:
-            ValueError: If sizes do not divide, or the grid changes and positions are "rope_eva" or other weights have
-                its shape.
+            ValueError: If sizes do not divide, or the grid changes, and positions are "rope_eva" or a mechanism has a
+                weight for each patch.
         """
         changes = {"image_size": img_size, "patch_size": patch_size}
         config = ModelConfig(self.config | {name: size for name, size in changes.items() if size is not None})

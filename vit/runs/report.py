@@ -141,14 +141,14 @@ def facts(results: dict[str, Any]) -> list[tuple[str, str]]:
         "Precision": results.get("precision"),
         "Seed": results.get("seed"),
         "Tested weights": results.get("test_weights"),
-        "Tested file": tested_file(results),
+        "Tested file": tested_file_text(results),
         "Checkpoint": results.get("checkpoint"),
         "torch": results.get("torch"),
     }
     return [(name, str(value)) for name, value in known.items() if value is not None]
 
 
-def tested_file(results: dict[str, Any]) -> str | None:
+def tested_file_text(results: dict[str, Any]) -> str | None:
     """Return the file of the tested weights with the first digits of its SHA-256."""
     digest = results.get("tested_sha256")
     return f"{results.get('tested_file')}, SHA-256 {digest[:16]}\u2026" if digest else None

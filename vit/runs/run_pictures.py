@@ -90,6 +90,7 @@ def draw_curves(history: dict[str, list[dict[str, float]]], monitor: Score, path
         loss.plot(_column(val, "epoch"), _column(val, "loss"), "o-", ms=3, color=ORANGE, label="validation")
         values = (100 if monitor.unit else 1) * _column(val, monitor.name)
         score.plot(_column(val, "epoch"), values, "o-", ms=3, color=ORANGE)
+        score.set_ylabel(monitor.unit)
         # The last value is in the title, because a label in the plot could cover the curve.
         last = monitor.text(val[-1][monitor.name])
         score.set_title(f"Validation {monitor.label[:1].lower()}{monitor.label[1:]}\n(last: {last})")

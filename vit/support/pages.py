@@ -24,11 +24,11 @@ def page_templates(*words: Mapping[str, Word]) -> Environment:
     templates = Environment(
         loader=PackageLoader("vit", ""), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
-    templates.globals["explained"] = Explained(*words)
+    templates.globals["explained"] = WordButtons(*words)
     return templates
 
 
-class Explained:
+class WordButtons:
     """Shows labels as buttons that open the meanings of their words; the frame ends with those in ``used``."""
 
     def __init__(self, *words: Mapping[str, Word]) -> None:

@@ -17,8 +17,8 @@ from vit.training.initialization import Init, mimetic_attention
 from vit.weights.architecture import DEFAULTS, TRAINING_ONLY
 from vit.weights.surgery import differing_arguments
 
-# Arguments in which a model may differ from the checkpoint that it takes: they act in training alone, or on images of
-# another size, or change the names or shapes of tensors, which are compared.
+# Arguments that may differ from those of the checkpoint. Some act only in training, or on images of another size. The
+# others change names or shapes of tensors, which are compared anyway.
 MAY_CHANGE = frozenset(
     (
         *TRAINING_ONLY,

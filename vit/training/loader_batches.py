@@ -123,6 +123,33 @@ def _is_far_below_zero(images: Tensor) -> bool:
     return is_asked and images.min().item() < -1
 
 
+def _checked_labels(labels: Tensor, module: Any, is_first: bool) -> Tensor:
+    """Return the labels of a batch as objectives take them, after checks of what may be read."""
+    labels = labels if labels.is_floating_point() else labels.long()
+    num_classes = getattr(module.network, "num_classes", 0)
+    if num_classes and (is_first or labels.device.type == "cpu"):  # reading from a GPU waits for it
+        check_labels_of_batch(labels, num_classes, module.training)
+        if module.training and hasattr(module, "check_trained_labels"):
+            module.check_trained_labels(labels)
+    if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):
+        labels = one_class_each(labels)
+        if labels.ndim == 2 and hasattr(module, "check_labels"):
+            module.check_labels(labels)
+    return labels
+
+
+def _note_range(plain: Tensor, mean: Any, std: Any) -> None:
+    """Print a line if pixels, with their normalisation undone, are not those of images."""
+    lowest, highest = plain.aminmax()
+    if lowest < -OVERSHOOT or highest > 1 + OVERSHOOT:
+        print(
+            f"note: without the normalisation (mean {list(mean)}, std {list(std)}), pixels go from {lowest:.2f} to "
+            f"{highest:.2f} and not from 0 to 1: check that the loader normalises by these numbers; pixels of "
+            "image files, from 0 to 1, are normalised by them as well",
+            flush=True,
+        )
+
+
 class UserBatches:
     """Reads the batches of users' own loaders. The first batch of each loader tells whether its images are normalised.
 
@@ -154,18 +181,8 @@ class UserBatches:
         is_first, self.is_first = self.is_first or is_new, False
         # A first batch of bright images may not tell.
         if is_first or (not self.normalised and _is_far_below_zero(images)):
-            self._ask(images)
-        if labels is not None:
-            labels = labels if labels.is_floating_point() else labels.long()
-            num_classes = getattr(module.network, "num_classes", 0)
-            if num_classes and (is_first or labels.device.type == "cpu"):  # reading from a GPU waits for it
-                check_labels_of_batch(labels, num_classes, module.training)
-                if module.training and hasattr(module, "check_trained_labels"):
-                    module.check_trained_labels(labels)
-            if num_classes and labels.ndim == 2 and not (module.training and labels.is_floating_point()):
-                labels = one_class_each(labels)
-                if labels.ndim == 2 and hasattr(module, "check_labels"):
-                    module.check_labels(labels)
+            self._note_normalisation(images)
+        labels = None if labels is None else _checked_labels(labels, module, is_first)
         if not self.normalised or images.dtype == torch.uint8:
             return images, labels
         mean, std = (module.hparams.get(name) for name in ("mean", "std"))
@@ -176,17 +193,11 @@ class UserBatches:
                 "--model.std [0.5] with a number for each channel"
             )
         plain = images * module.std + module.mean
-        lowest, highest = plain.aminmax() if is_new else (plain.new_zeros(()), plain.new_ones(()))
-        if is_new and module.global_rank == 0 and (lowest < -OVERSHOOT or highest > 1 + OVERSHOOT):
-            print(
-                f"note: without the normalisation (mean {list(mean)}, std {list(std)}), pixels go from {lowest:.2f} to "
-                f"{highest:.2f} and not from 0 to 1: check that the loader normalises by these numbers; pixels of "
-                "image files, from 0 to 1, are normalised by them as well",
-                flush=True,
-            )
+        if is_new and module.global_rank == 0:
+            _note_range(plain, mean, std)
         return plain, labels
 
-    def _ask(self, images: Tensor) -> None:
+    def _note_normalisation(self, images: Tensor) -> None:
         """Note whether a batch is normalised; a ValueError if an earlier one, or that of another loader, differs."""
         found = are_normalised(images)
         if self.normalised is None:

@@ -79,8 +79,8 @@ class Objective(LightningModule, ABC):
     needs_labels: ClassVar[bool] = True
     """Whether each image of a batch needs a label. Without, a loader may give images alone."""
     is_shardable: ClassVar[bool] = True
-    """Whether a strategy may shard the weights: False if parts of the network run without its ``forward``, which would
-    gather them."""
+    """Whether a strategy may shard the weights. False if the training calls parts of the network directly: only
+    ``network.forward`` gathers their shards."""
     network: nn.Module
 
     def __init__(

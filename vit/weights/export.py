@@ -55,6 +55,23 @@ def export(model: VisionTransformer, path: str | Path) -> float:
             the program computes other logits; no file is left then.
     """
     path = Path(path)
+    _check_model(model, path)
+    _check_format(model, path)
+    try:
+        with torch.no_grad():
+            program = as_openvino_model(model) if path.suffix == ".xml" else export_program(model)
+    except Exception as error:  # torch.export raises many kinds
+        raise ValueError(_of_one_size(model, error)) from error
+    if path.suffix == ".xml":
+        return _write_openvino(program, model, path)
+    writers = {".pt2": _write_program, ".onnx": _write_onnx, ".aoti": _write_compiled}
+    with replacing(path) as unfinished:
+        run = writers[path.suffix](program, unfinished)
+        return _check_logits(model, run, _sizes(model))
+
+
+def _check_model(model: VisionTransformer, path: Path) -> None:
+    """Check that a model can be exported to any file."""
     if path.suffix not in FORMATS:
         known = ", ".join(FORMATS)
         raise ValueError(f"{path} ends in {path.suffix!r}: programs are written to files that end in one of {known}")
@@ -66,6 +83,10 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         raise ValueError(f"the model computes in {model.pos_embed.dtype}: export model.float()")
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise ValueError("autocast is on, and the program would keep its types: call vit.export outside of it")
+
+
+def _check_format(model: VisionTransformer, path: Path) -> None:
+    """Check that the format of a file can hold a model, and that what writes it is installed."""
     embed = model.patch_embed
     (rows, columns), (p, q), (down, across) = embed.image_size, embed.patch_stride, embed.grid_size
     if path.suffix != ".xml" and (rows, columns) != (down * p, across * q):
@@ -88,17 +109,6 @@ def export(model: VisionTransformer, path: str | Path) -> float:
         import_extra("openvino", "openvino")
     if path.suffix == ".aoti":
         check_compiler()
-    try:
-        with torch.no_grad():
-            program = as_openvino_model(model) if path.suffix == ".xml" else export_program(model)
-    except Exception as error:  # torch.export raises many kinds
-        raise ValueError(_of_one_size(model, error)) from error
-    if path.suffix == ".xml":
-        return _write_openvino(program, model, path)
-    writers = {".pt2": _write_program, ".onnx": _write_onnx, ".aoti": _write_compiled}
-    with replacing(path) as unfinished:
-        run = writers[path.suffix](program, unfinished)
-        return _check_logits(model, run, _sizes(model))
 
 
 def exported_files(path: Path) -> list[Path]:

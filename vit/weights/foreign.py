@@ -8,11 +8,11 @@ import torch
 
 from vit.support.precision import at_least_float32
 from vit.weights.architecture import DEFAULTS, arguments_of, outline
+from vit.weights.foreign_source import Source
 from vit.weights.formats import detect, guess_architecture
 from vit.weights.formats.format import Arguments, Format, Reading, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.source import Source
 
 # Arguments that tensors do not tell, so the caller may give them.
 GIVEN_BY_CALLER = ("num_heads", "mlp", "norm_eps", "pos_embed_interpolation")
@@ -84,7 +84,7 @@ def _read_arguments(
             )
         accepted += ("pos_embed",)
     if "pool" not in stated and _tells_pool_of_head(state, format, wanted):
-        # Taken here as what the file is; taken as a change, it would move the norm behind the pooling.
+        # It tells what the file is. As a change by the caller, it would move the norm behind the pooling.
         accepted += ("pool",)
         report.assumed.append("a head trained on pool mean, behind the norm")
     stated |= {name: wanted[name] for name in accepted if name in wanted and name not in stated}

@@ -12,11 +12,11 @@ from vit.model.vision_transformer import VisionTransformer
 from vit.weights.architecture import DEFAULTS, build
 from vit.weights.data_description import describe_data
 from vit.weights.foreign import GIVEN_BY_CALLER, read_foreign
+from vit.weights.foreign_readers import read_folder, read_module
+from vit.weights.foreign_source import Source, find_tensors
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_same_tensors
 from vit.weights.own_files import is_own_file, read_described, read_own_file, read_own_model, read_state_dict
-from vit.weights.source import Source, find_tensors
-from vit.weights.sources import read_folder, read_module
 from vit.weights.surgery import MAY_DIFFER, fit_to_model
 from vit.weights.tensor_files import is_distributed, read_file
 from vit.weights.timm_source import read_timm

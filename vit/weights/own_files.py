@@ -11,10 +11,10 @@ from vit.model.patch_drop import PatchDrop
 from vit.model.vision_transformer import CONFIG_KEY, VisionTransformer
 from vit.weights.architecture import DEFAULTS, outline
 from vit.weights.checkpoint import check_checkpoint, is_ours, read_blocks, read_encoder
+from vit.weights.foreign_source import holds_tensors, unwrap
 from vit.weights.formats.format import Arguments, State
 from vit.weights.load_report import LoadedWeights, LoadReport
 from vit.weights.matching import check_numbers, check_same_tensors
-from vit.weights.source import holds_tensors, unwrap
 from vit.weights.tensor_files import write_safetensors
 
 KEY = "vit"  # of the metadata: a JSON object with "config" and "pretrained_cfg"

@@ -16,9 +16,9 @@ from vit.support.checks import is_crop_ratio
 from vit.support.extras import import_extra
 from vit.weights.architecture import DEFAULTS
 from vit.weights.config_files import names_by_number
+from vit.weights.foreign_source import Source, find_tensors, source_of
 from vit.weights.formats import timm_config
 from vit.weights.formats.format import Arguments, State
-from vit.weights.source import Source, find_tensors, source_of
 from vit.weights.tensor_files import read_file
 
 # Names of timm's architectures whose parts the backbone lacks, such as rotary positions beside learned ones.

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from vit.weights.config_files import names_by_number, read_json
+from vit.weights.foreign_source import Source, origin_of, source_of
 from vit.weights.formats.format import State
 from vit.weights.formats.transformers_config import MULTILABEL, arguments_in
-from vit.weights.source import Source, origin_of, source_of
 
 RESAMPLED = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # by Pillow's numbers
 

@@ -63,7 +63,7 @@ def test_maps_are_one_finite_number_for_each_patch_on_every_architecture(name, a
         if (method == "token_drop" and name in NEED_ALL_TOKENS) or (method in VALUES and name in NO_VALUES):
             continue
         if method == "attnlrp" and name in NO_RULE:
-            with pytest.raises(ValueError, match="attnlrp has no rule for torch.nn.functional.logsigmoid"):
+            with pytest.raises(ValueError, match=r"attnlrp has no rule for .*logsigmoid"):
                 signed_map(method, several)
             continue
         options = FEWER.get(method, {})

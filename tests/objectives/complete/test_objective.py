@@ -84,7 +84,7 @@ def test_the_middle_loss_is_that_of_the_rows_between_the_given_ones():
     pixels = module.pixels(images)
     expected = F.cross_entropy(module.network(pixels)[:, 1:5].flatten(0, 2), pixels[:, 1:5].flatten())
     torch.testing.assert_close(module.training_loss((images, torch.zeros(3))), expected)
-    assert module.network.counted(pixels)[0].all(dim=1).tolist() == [False, True, True, True, True, False]
+    assert module.network.scored_pixels(pixels)[0].all(dim=1).tolist() == [False, True, True, True, True, False]
 
 
 def test_a_completion_keeps_the_given_rows(objective):
@@ -169,10 +169,10 @@ def test_its_checkpoint_is_no_vision_transformer(run, folder):
 
 def test_half_of_the_pixels_is_hidden_the_same_in_each_image():
     module = completer(objective="masked")
-    hidden = module.network.counted(torch.zeros(5, 6, 8))
+    hidden = module.network.scored_pixels(torch.zeros(5, 6, 8))
     assert (hidden == hidden[:1]).all()
     assert hidden[0].sum() == 24
-    assert torch.equal(hidden[:2], module.network.counted(torch.zeros(2, 6, 8)))
+    assert torch.equal(hidden[:2], module.network.scored_pixels(torch.zeros(2, 6, 8)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -98,7 +98,7 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 def query_features(x: Tensor) -> Tensor:
-    """Compute ``elu(x) + 1`` over its largest feature, as a factor of a query cancels in the quotient of the sums.
+    """Compute ``elu(x) + 1``, divided by its largest feature: a factor of a query cancels in the quotient of the sums.
 
     Otherwise the products of a query whose channels are all below about -44 would underflow.
     """

@@ -37,7 +37,7 @@ class Mechanism(nn.Module):
     projected: ClassVar[bool] = True  # False: q, k and v are slices of the tokens themselves
     independent_queries: ClassVar[bool] = False  # True: the output of a query depends on no other query, nor the grid
     # Number of parts of a head that rotary positions turn separately. 0: the mechanism does not attend by the dot
-    # products of queries and keys alone, so that rotations would not be distances.
+    # products of queries and keys alone, so rotating them would not encode the distance of their tokens.
     rotated_parts: ClassVar[int] = 1
     has_state: ClassVar[bool] = False  # True: causal attention needs only a state of constant size (see advance)
     takes: ClassVar[frozenset[str]]

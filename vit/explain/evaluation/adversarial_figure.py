@@ -1,5 +1,6 @@
 """A figure of the attention of a model beside different attention that gives the same predictions."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def draw_adversarial(
         images.shape[-2:],
         rows=len(images),
         groups=[3],
-        title="Other attention, same predictions (divergence: 0 to 0.69 nats)",
+        title="Other attention, same predictions",
         lines_above=2,
         lines_below=2,
     )
@@ -55,6 +56,6 @@ def draw_adversarial(
         for column, probabilities in enumerate((result.probabilities_before, result.probabilities_after), start=1):
             text = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
             if column == 2:
-                text += f"\ndivergence {result.divergence[row]:.2f}"
+                text += f"\n{result.divergence[row]:.2f} of at most {math.log(2):.2f} nats apart"
             sheet.write_below(row, column, text)
     sheet.save(path)

@@ -26,8 +26,8 @@ def classify_views(classify: Callable[[Tensor], Tensor], images: Tensor, views: 
         classify: Maps images (B, C, H, W) to logits (B, num_classes). It is called for each view in turn, which takes
             the memory of one view.
         images: Images (B, C, H, W), bytes or floats.
-        views: "none" is the images alone; "flip" is the images and their mirror images. "six" is these two with half of
-            the weight, and with the other half the same two of the images shifted by one pixel in two directions.
+        views: "none" is the images alone; "flip" is the images and their mirror images. "six" adds both for the images
+            shifted by one pixel down and right, and up and left; the two that are not shifted have half of the weight.
     """
     weights = WEIGHTS[views]
     logits = [classify(view).float() for _, view in zip(weights, views_of(images), strict=False)]

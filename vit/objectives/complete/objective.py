@@ -166,19 +166,19 @@ class ImageCompleter(Objective):
 
     def predict(self, pixels: Tensor, counted: Tensor) -> Tensor:
         """Compute the logits of each pixel, to predict those that are counted: (B, r, s) twice -> (B, r, s, V)."""
-        return self.network(*self.network.inputs(pixels, counted))
+        return self.network(*self.network.forward_inputs(pixels, counted))
 
     def training_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean cross-entropy of the predicted pixels: for "masked" a random share of each image."""
         pixels = self.pixels(batch[0])
-        counted = self.network.counted_in_training(pixels)
+        counted = self.network.scored_in_training(pixels)
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         return self.mean_of_counted(F.cross_entropy(logits, pixels, reduction="none"), counted)
 
     def training_flop(self) -> int:
         """Return the floating-point operations of a training step per image, in matrix products."""
         pixels = torch.zeros(1, *self.grid, dtype=torch.long, device=self.device)
-        return 3 * forward_flop(self.network, *self.network.inputs(pixels, pixels.bool()))
+        return 3 * forward_flop(self.network, *self.network.forward_inputs(pixels, pixels.bool()))
 
     def new_evaluation(self) -> CompletionEvaluation:
         """Return the sums of an evaluation over no images."""
@@ -188,10 +188,10 @@ class ImageCompleter(Objective):
         """Add a batch to the evaluation."""
         images, _ = batch
         pixels = self.pixels(images)
-        counted = self.network.counted(pixels)
+        counted = self.network.scored_pixels(pixels)
         is_real = is_of_data(self.place(batch_idx), images)
         pixels, counted = pixels[is_real], counted[is_real]
-        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.network.hidden(counted))
+        self.evaluation.update(self.predict(pixels, counted), pixels, counted, self.network.unseen_pixels(counted))
 
     test_step = validation_step
 
@@ -233,7 +233,7 @@ class ImageCompleter(Objective):
         if not files:
             return torch.empty(0)
         pixels = self.pixels(images)
-        counted = self.network.counted(pixels)
+        counted = self.network.scored_pixels(pixels)
         logits = rearrange(self.predict(pixels, counted).float(), "b r s v -> b v r s")
         losses = F.cross_entropy(logits, pixels, reduction="none") * counted
         nats = losses.sum(dim=(1, 2)) / counted.sum(dim=(1, 2))

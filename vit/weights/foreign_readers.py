@@ -6,8 +6,8 @@ from torch import nn
 
 from vit.weights.architecture import DEFAULTS
 from vit.weights.config_files import read_json, read_parts
+from vit.weights.foreign_source import Source, find_tensors, source_of
 from vit.weights.formats.format import State
-from vit.weights.source import Source, find_tensors, source_of
 from vit.weights.tensor_files import read_file
 from vit.weights.timm_source import read_timm_data, read_timm_folder, read_timm_module
 from vit.weights.transformers_source import read_transformers_folder, read_transformers_module
