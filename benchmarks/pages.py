@@ -258,9 +258,9 @@ def highlights() -> str:
         f"{in_plain_pytorch()}",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         f"without the others, it should stay. The two differ by {100 * drop['relevance']:.0f} points for "
-        f"`relevance`, which commands draw, by {100 * drop[control]:.0f} for the best control and by "
+        f"`relevance`, by {100 * drop[control]:.0f} for the best control and by "
         f"{100 * drop['rollout']:.0f} for `rollout` (packaged model, {maps_of_packaged['images']} images"
-        f"{out_of_date([maps_of_packaged])}). [How this is measured](docs/trust.md), "
+        f"{out_of_date([maps_of_packaged])}). [How](docs/trust.md), "
         "[which map to take](docs/explain.md#which-map-to-take).",
     )
     return "\n".join(f"- {line}" for line in lines)

@@ -237,7 +237,7 @@ def test_an_objective_of_the_user_is_trained_tested_and_resumed_by_the_name_of_i
     again = record_of(folder / "runs/toy/version_0/evaluations/test_last_0")
     assert again["test_error"] == record["test_error"]
     run("fit", "--ckpt_path", "runs/toy/version_0", "--trainer.max_epochs", "3")
-    assert record_of(folder / "runs/toy/version_1")["epochs"] == 3.0
+    assert record_of(folder / "runs/toy/version_1")["epochs"] > record["epochs"]
 
 
 def test_an_optimiser_of_timm_is_taken_by_its_path(run, folder):

@@ -144,7 +144,7 @@ def test_a_model_of_timms_class_is_merged():
 
 def test_maps_by_attention_are_refused_and_those_by_occlusion_are_made():
     merging, images = vit.TokenMerging(made(), r=3), torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    with pytest.raises(ValueError, match="the maps of its layers do not multiply"):
+    with pytest.raises(ValueError, match="The maps of such layers do not multiply"):
         explain(merging, images, "rollout")
     assert explain(merging, images, "occlusion", target=1).shape == (2, 4, 4)
 
