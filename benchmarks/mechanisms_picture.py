@@ -86,7 +86,7 @@ def draw() -> None:
     scale = f"white 0, grey the mean, black {BLACK} times or more"
     figure.suptitle(f"Where the framed patch attends: {scale}", fontsize=LETTERS)
     families = [Patch(color=color, label=family) for family, (color, _) in FAMILIES.items()]
-    figure.legend(handles=families, loc=(0.53, 0.06), ncols=2, fontsize=LETTERS - 3, frameon=False)
+    figure.legend(handles=families, loc=(0.5, 0.03), ncols=2, fontsize=LETTERS - 5, columnspacing=1.0, frameon=False)
     figure.savefig(PICTURE, dpi=110)
 
 
