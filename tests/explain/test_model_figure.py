@@ -109,7 +109,7 @@ def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(
 )
 def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     _, _, panels = drawn(**changes)
-    texts = sorted((text.get_position()[1], text.get_text()) for text in panels[5].texts if text.get_text())
+    texts = sorted((-text.get_position()[1], text.get_text()) for text in panels[5].texts if text.get_text())
     assert [step for _, step in texts] == ["tokens in", *steps, "tokens out"]
     written = texts[1:-1]
     skips = [line.get_ydata()[0] for line in panels[5].lines]

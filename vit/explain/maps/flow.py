@@ -58,6 +58,6 @@ def _flows_to_inputs(layers: Tensor, token: int) -> list[float]:
     source, sink = (layer * num_tokens + query).flatten(), ((layer + 1) * num_tokens + key).flatten()
     capacities = (UNITS * layers).round().int().flatten()
     size = (depth + 1) * num_tokens
-    graph = sparse.csr_array((capacities.numpy(), (source.numpy(), sink.numpy())), shape=(size, size))
+    graph = sparse.csr_array((capacities.numpy(), (source.int().numpy(), sink.int().numpy())), shape=(size, size))
     inputs = range(depth * num_tokens, size)
     return [maximum_flow(graph, token, sink).flow_value / UNITS for sink in inputs]
