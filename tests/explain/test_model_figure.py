@@ -37,7 +37,9 @@ def test_the_tokens_are_those_of_the_model_before_and_after_the_positions(drawn)
     patches = model.patch_embed(image[None])
     with_class = torch.cat([model.cls_token, patches], dim=1) + model.pos_embed
     assert_close(numbers(panels[2]), patches[0])
-    assert_close(numbers(panels[3]), with_class[0])
+    shown = numbers(panels[3])
+    assert shown[1:3].isnan().all()  # white, between the class token and the patches
+    assert_close(torch.cat([shown[:1], shown[3:]]), with_class[0])
     assert panels[2].get_ylabel() == "12 tokens"
     assert panels[3].get_ylabel() == "13 tokens"
 
@@ -112,9 +114,9 @@ def test_a_block_has_the_steps_of_the_model(drawn, changes, steps):
     texts = sorted((-text.get_position()[1], text.get_text()) for text in panels[5].texts if text.get_text())
     assert [step for _, step in texts] == ["tokens in", *steps, "tokens out"]
     written = texts[1:-1]
-    skips = [line.get_ydata()[0] for line in panels[5].lines]
+    skips = [-line.get_ydata()[0] for line in panels[5].lines]
     assert len(skips) == steps.count("+")
-    # Each skip connection starts below the attention or MLP that it goes around, and above what comes before.
+    # From the top down, each skip connection starts before the attention or MLP that it goes around.
     order = sorted([*written, *((height, "skip") for height in skips)])
     names = [name for _, name in order if name not in ("norm",)]
     assert names == [name for of in ("attention", "MLP") for name in (["skip", of, "+"] if skips else [of])]
