@@ -8,7 +8,6 @@ Letters in the einops patterns: h w rows and columns of patches.
 from pathlib import Path
 from typing import get_args
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/kinds.png"
 PHOTOGRAPH, QUERIES = "horse_0000", ((4, 12), (11, 6))  # rows and columns of two patches
 LARGER = 6  # times as many pixels a side
-FRAME = torch.tensor([0.9, 0.1, 0.1])
+FRAME = (1.0, 0.0)  # white outside, black inside: seen on every colour
 LOOK = Look(side=1.9, letters=11, column=1.9)
 
 
@@ -43,10 +42,11 @@ def strength(head: Head) -> float:
 def framed(pixels: Tensor, row: int, column: int, rows: int) -> Tensor:
     """Return an image (C, H, W) with a frame around a patch of a square grid."""
     side = pixels.shape[-1] // rows
-    frame = torch.zeros(side, side, dtype=torch.bool)
-    frame[[0, 1, -1, -2]] = frame[:, [0, 1, -1, -2]] = True
     pixels = pixels.clone()
-    pixels[:, row * side : (row + 1) * side, column * side : (column + 1) * side][:, frame] = FRAME[:, None]
+    patch = pixels[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+    for inset, brightness in enumerate(FRAME):
+        lines = [inset, side - 1 - inset]
+        patch[:, lines, inset : side - inset] = patch[:, inset : side - inset, lines] = brightness
     return pixels
 
 
