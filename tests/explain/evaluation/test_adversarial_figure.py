@@ -23,14 +23,14 @@ def test_each_image_stands_beside_its_attention_before_and_after(model, images, 
     texts = [text.get_text() for text in axes.texts]
     assert title in texts
     (column,) = (text.get_position()[0] for text in axes.texts if text.get_text().startswith("adversarial"))
-    below = [text for text in axes.texts if "\ndivergence" in text.get_text()]
+    below = [text for text in axes.texts if "nats apart" in text.get_text()]
     assert {text.get_position()[0] for text in below} == {column}  # the distance of the adversarial attention
     with torch.no_grad():
         before = model(images[:3]).softmax(dim=-1)
     predicted = before.argmax(dim=-1).tolist()
     moved = [result.probabilities_after[row, k] for row, k in enumerate(predicted)]
     assert [text.get_text() for text in below] == [
-        f"class {k}: {100 * probability:.1f} %\ndivergence {divergence:.2f}"
+        f"class {k}: {100 * probability:.1f} %\n{divergence:.2f} of at most 0.69 nats apart"
         for k, probability, divergence in zip(predicted, moved, result.divergence, strict=True)
     ]
     assert {f"class {k}: {100 * before[row, k]:.1f} %" for row, k in enumerate(predicted)} < set(texts)
