@@ -118,6 +118,21 @@ def test_no_network_and_no_data(error_of, monkeypatch):
     assert "or try --data Digits, which needs no download" in answer
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+        "[gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:20114",
+        "Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
+    ],
+)
+def test_a_process_that_has_lost_another_one_ends_with_a_line(message, capsys):
+    with pytest.raises(SystemExit) as end, plain_output():
+        raise torch.distributed.DistNetworkError(message + "\nException raised from recvBytes")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: another process of the training has ended ({message})\n"
+
+
 def test_a_loss_that_is_no_longer_finite_stops_at_its_step_and_keeps_the_last_good_checkpoint(error_of, folder):
     answer = error_of("fit", *TINY, "--model.lr", "1e22", "--experiment", "nan")
     assert "the loss is no longer finite, first at step " in answer

@@ -37,7 +37,7 @@ NOT_YET = (
 )
 NO_TENSORBOARD = "TensorBoardLogger needs tensorboard, which is not installed: pip install 'vit-attention[tensorboard]'"
 # What gloo, NCCL and the store of torch say when a process that they wait for is gone.
-LOST = r"(closed|reset) by peer|Broken pipe|NCCL|TCPStore"
+LOST = r"(closed|reset) by peer|Broken pipe|NCCL|TCPStore|Connection was likely closed|connectFullMesh failed"
 # What Triton says, which compiles for GPUs.
 NO_COMPILER = "Failed to find C compiler"
 # The error if the data give a model an argument of a type that its class does not take.
