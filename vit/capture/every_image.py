@@ -24,7 +24,6 @@ FAINT = 0.1  # a token that moves less than this share of the largest move is no
 DIFFERENT = 0.25  # share of the tokens that may move in one image and not in the first
 
 
-@torch.inference_mode(False)
 @torch.no_grad()
 def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> None:
     """Check that all images (B, C, H, W) move the same tokens as the first one, in every layer.
