@@ -93,8 +93,24 @@ EARLIER = {
 @pytest.mark.parametrize("name", EARLIER)
 @pytest.mark.parametrize("method", ["attention", "rollout", "relevance"])
 def test_logits_that_read_tokens_of_several_layers_have_no_map_of_attention(name, method):
-    with pytest.raises(ValueError, match="read more than its last tokens, such as tokens of an earlier layer"):
+    with pytest.raises(
+        ValueError, match="read more than its last tokens, such as tokens of an earlier layer, of a second stream"
+    ):
         explain(of_all_layers(EARLIER[name]), IMAGES, method)
+
+
+def two_streams(model, images):
+    """A reversible model: attention reads one stream of tokens, and is added to the other."""
+    one = other = model.embed(images)
+    for layer in model.layers:
+        one = one + layer.attend(layer.norm1(other))
+        other = other + layer.mlp(layer.norm2(one))
+    return model.read((one + other) / 2)
+
+
+def test_a_second_stream_around_the_last_layer_is_named():
+    with pytest.raises(ValueError, match="such as tokens of an earlier layer, of a second stream or pixels"):
+        explain(invented(run=two_streams), IMAGES, "rollout")
 
 
 def arranged(change, back):

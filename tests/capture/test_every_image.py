@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT
-from tests.capture.test_invented_models import IMAGES, backwards, changing, invented, noted_by, rolled
+from tests.capture.test_invented_models import IMAGES, WIDTH, backwards, changing, invented, noted_by, rolled
 from vit.capture import capture_attention
 from vit.capture.every_image import _changed
 from vit.explain import explain
@@ -69,6 +69,29 @@ def test_layers_whose_tokens_stand_in_another_order_are_brought_back_first():
     assert_close(
         [attn.detach() for attn in capture_attention(model, images)], [first, second.flip(-1, -2), third], **EXACT
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda image: 0 * image,
+        lambda image: 0 * image + 7,
+        lambda image: 1e-9 * image,
+        lambda image: 1e6 * image,
+        lambda image: image - 6,
+    ],
+    ids=["black", "one colour", "hardly any contrast", "a million times brighter", "dark"],
+)
+@pytest.mark.parametrize(
+    "norm", [nn.Identity, nn.ReLU, lambda: nn.GroupNorm(1, WIDTH, eps=0)], ids=["", "ReLU", "norm"]
+)
+def test_an_unusual_image_is_treated_like_the_others(change, norm):
+    model = invented()
+    model.patches = nn.Sequential(model.patches, norm()).double()
+    images = torch.cat([IMAGES, IMAGES[:2].flip(-1)])
+    images[3] = change(images[3])
+    expected = rolled(noted_by(model, images))[:, 0, 1:].unflatten(1, (3, 5))
+    assert_close(explain(model, images), expected, **EXACT)
 
 
 def test_a_corner_of_each_image_is_changed():

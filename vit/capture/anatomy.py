@@ -108,10 +108,10 @@ class Anatomy:
         """Raise a ValueError if the logits read more than the first and the last tokens, which attention connects."""
         if self.reads_more:
             raise ValueError(
-                f"the logits of {self.model} read more than its last tokens, such as tokens of an earlier layer or "
-                "pixels, or its last layer mixes tokens beside its attention, so no row of attention leads to all: "
-                "choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
-                "capture_attention"
+                f"the logits of {self.model} read more than its last tokens, such as tokens of an earlier layer, of a "
+                "second stream or pixels, or its last layer mixes tokens beside its attention, so no row of attention "
+                "leads to all: choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the "
+                "weights alone by capture_attention"
             )
         if self.enters_otherwise:
             raise ValueError(
