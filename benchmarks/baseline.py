@@ -42,9 +42,9 @@ from torch._inductor.utils import fresh_cache
 from torch.utils.data import DataLoader, Dataset
 
 from vit.commands.training_cli import fastest_precision
+from vit.support.kept_memory import keep_freed_memory
 from vit.support.markdown import markdown_table
 from vit.training.flop import forward_flop
-from vit.training.kept_memory import keep_freed_memory
 
 BATCH = 128
 VAL_FRACTION, GRID_VAL_FRACTION = 0.04, 0.1

@@ -28,9 +28,10 @@ from vit.data.loader import MemoryLoader
 from vit.data.module import ImageDataModule, ImageSet
 from vit.objectives import ViTClassifier
 from vit.runs.record import RunRecord
-from vit.training.callbacks import SeededSteps, StopAtNaN
 from vit.training.compilation import compile_for_training
 from vit.training.optimizer import make_optimizer
+from vit.training.seeded_steps import SeededSteps
+from vit.training.stop_at_nan import StopAtNaN
 
 BATCH = 128
 MODEL = {"embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2.0, "pool": "cls+mean"}

@@ -20,9 +20,10 @@ NOT_IN_LINE += ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "
 
 ATTENTION = ("vit/attention/**/*.py",)
 LOADING = tuple(f"vit/data/{name}.py" for name in ("loader", "sampler", "augment", "crops", "operations", "policies"))
-STEP = tuple(f"vit/training/{name}.py" for name in ("objective", "callbacks", "ema", "muon", "optimizer", "schedule"))
+CALLBACKS = tuple(f"vit/training/{name}.py" for name in ("seeded_steps", "stop_at_nan", "progress_display"))
+STEP = tuple(f"vit/training/{name}.py" for name in ("objective", "ema", "muon", "optimizer", "schedule")) + CALLBACKS
 RESUMED = tuple(f"vit/runs/{name}.py" for name in ("checkpoints", "folders", "preemption", "record", "restarts"))
-RESUMED += ("vit/support/files.py", "vit/training/callbacks.py")
+RESUMED += ("vit/support/files.py", *CALLBACKS)
 # The functions of claims_cost.py that measure.
 MEASURED_COST = ("measure", "one_pass", "of_heads", "costs", "affordable")
 DECODER = (*ATTENTION, *(f"vit/model/{name}.py" for name in ("decoder", "decoder_block", "generation")))
@@ -171,7 +172,7 @@ PARTS: dict[str, Part] = {
         file="scale",
         minutes=8,
         commands=("scale.py",),
-        sources=("vit/attention/mechanisms/softmax.py",),  # at which lengths which kernel is taken
+        sources=("vit/attention/mechanisms/softmax*.py",),  # at which lengths which kernel is taken
         operations=("inference", "training", "features"),
     ),
     "baseline": Part(
@@ -268,7 +269,7 @@ PARTS: dict[str, Part] = {
         minutes=62,
         commands=(f"overlap.py {DATA} --checkpoints {{last:cifar10}}",),
         training=of_recipe,
-        operations=("inference",),
+        sources=("vit/model/positions.py:resize_positions", "vit/model/positions.py:resizing_matrix"),
         trains=(HOUR,),
     ),
     "reading": Part(
@@ -443,7 +444,7 @@ PARTS: dict[str, Part] = {
         file="any_vit",
         minutes=15,
         commands=("any_vit.py",),
-        sources=("vit/capture/*.py",),
+        sources=("vit/capture/**/*.py",),
     ),
     "plan": Part(
         "what a training takes, planned and measured",

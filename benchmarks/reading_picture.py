@@ -11,7 +11,7 @@ from vit.explain.image_grid import Sheet
 from vit.explain.texts import explain_text
 from vit.objectives.read.pictures import read_texts
 from vit.training import SequenceReader
-from vit.training.examples import model_copy
+from vit.training.example_images import model_copy
 
 ROOT = Path(__file__).parents[1]
 READER, PICTURE = ROOT / "notebooks/reading_digits/reader.ckpt", ROOT / "docs/images/reading.png"

@@ -30,8 +30,11 @@ def hash_after(tmp_path):
         CODE.replace('"""What it is."""', ""),
         CODE.replace("(x):", "(x: float) -> float:"),
         CODE.replace("2 * x", "(2 *\n        x)"),
+        "import math\nfrom pathlib import Path\n" + CODE,
+        CODE.replace("    return", "    from math import tau\n    return"),
+        CODE + '__all__ = ["double"]\n',
     ],
-    ids=["comment", "docstring", "no docstring", "annotations", "layout"],
+    ids=["comment", "docstring", "no docstring", "annotations", "layout", "imports", "import inside", "public names"],
 )
 def test_what_says_the_same_has_the_same_hash(hash_after, same):
     assert same != CODE
@@ -50,6 +53,14 @@ def test_what_says_something_else_has_another_hash(hash_after, other):
 def test_a_new_file_changes_the_hash_and_no_file_has_none(hash_after, tmp_path):
     assert hash_of(tmp_path, "*.py") == ""
     assert hash_after(CODE) != hash_after(CODE, "b.py")
+
+
+def test_a_function_that_moves_to_another_file_changes_no_hash(hash_after, tmp_path):
+    triple = "\n\ndef triple(x):\n    return 3 * x\n"
+    before = hash_after(CODE + triple)
+    hash_after(CODE)
+    assert hash_after(triple, "b.py") == before
+    assert hash_after(triple.replace("3", "4"), "b.py") != before
 
 
 def test_a_file_that_is_not_python_counts_by_its_bytes(tmp_path):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from traced_operations import PASSES, Trace, operations_of
 
-from vit.attention.mechanisms import softmax
+from vit.attention.mechanisms import softmax_kernels
 from vit.model.encoder_block import EncoderBlock
 
 
@@ -64,12 +64,12 @@ def test_each_pass_has_operations_of_its_own():
 
 def test_another_kernel_changes_the_operations_of_passes_in_bfloat16(monkeypatch):
     before = operations_of("inference"), operations_of("training"), operations_of("generation")
-    monkeypatch.setattr(softmax, "PART_BYTES", 1)
+    monkeypatch.setattr(softmax_kernels, "PART_BYTES", 1)
     inference, training, generation = before
     assert operations_of("inference") != inference
     assert operations_of("training") == training
     assert operations_of("generation") == generation  # in float32
-    monkeypatch.setattr(softmax, "EXPLICIT_KEYS_TRAINING", 1)
+    monkeypatch.setattr(softmax_kernels, "EXPLICIT_KEYS_TRAINING", 1)
     assert operations_of("training") != training
 
 

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import vit
 from tests.architectures import EXACT, LIBRARIES, WAYS, captured
-from vit.capture.moved import moved_by_images, two_of
-from vit.capture.steady import LOGIT_TOLERANCE, check_logits_unchanged
+from vit.capture.checks.steady import LOGIT_TOLERANCE, check_logits_unchanged
+from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.explain import METHODS, InterceptAttention, attention_rollout, capture_attention, explain
 from vit.explain.maps.subject import Subject
 

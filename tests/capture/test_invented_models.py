@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT
 from vit.capture import capture_attention
-from vit.capture.skips import layers_without_patches
+from vit.capture.parts.skips import layers_without_patches
 from vit.explain import explain
 
 WIDTH, HEADS, PATCHES = 12, 3, 15

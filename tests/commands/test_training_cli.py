@@ -31,7 +31,8 @@ from vit.runs.record import RunRecord
 from vit.runs.run_pictures import RunPictures
 from vit.runs.tested_images import PerImageTable
 from vit.support.arguments import constructor_arguments
-from vit.training.callbacks import SeededSteps, StopAtNaN
+from vit.training.seeded_steps import SeededSteps
+from vit.training.stop_at_nan import StopAtNaN
 
 PICTURES = {
     f"{name}.png" for name in ("curves", "confusion_matrix", "per_class", "roc", "reliability", "mistakes", "attention")

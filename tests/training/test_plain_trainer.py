@@ -15,7 +15,7 @@ import vit
 from tests.user_classes import Bare, Manual, OneCycle, OwnData, Plain, Reused
 from vit.data import Digits
 from vit.objectives import ViTClassifier
-from vit.training.callbacks import SeededSteps
+from vit.training.seeded_steps import SeededSteps
 
 SMALL = {"image_size": 8, "in_channels": 1, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Lightning's advice

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from vit.analysis.batches import calls_of_layers, labelled_batches
 from vit.capture.attention import run_intercepted
-from vit.capture.intercept import Edit
-from vit.capture.logits import check_several_classes, logits_of
+from vit.capture.interception.intercept import Edit
+from vit.capture.parts.logits import check_several_classes, logits_of
 from vit.support.precision import in_double
 
 

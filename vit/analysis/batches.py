@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.attention import influential_calls
-from vit.capture.head_order import intercept
+from vit.capture.interception.head_order import intercept
 
 
 def in_batches(model: nn.Module, tensors: Tensor, batch_size: int) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ from vit.analysis.intervals import Interval, halves, mean_interval
 from vit.analysis.knockout import cut_heads, logit_of
 from vit.analysis.patching import attribute_patches, patch_activations
 from vit.analysis.trained_model import TrainedModel
-from vit.capture.logits import logits_of
+from vit.capture.parts.logits import logits_of
 from vit.support.ranks import rank_correlation
 
 IMAGES = 64  # test images; each head takes one pass over them

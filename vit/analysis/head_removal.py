@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vit.analysis.importance import ablation_importance, head_importance, weight_importance
 from vit.analysis.modules import attention_modules, check_same_layers, head_count
 from vit.analysis.pruning import prune_heads
-from vit.capture.capturable import check_capturable
-from vit.capture.logits import check_several_classes, logits_of
+from vit.capture.checks.capturable import check_capturable
+from vit.capture.parts.logits import check_several_classes, logits_of
 from vit.support.checks import check_choice, check_positive_int
 from vit.support.precision import at_least_float32
 

@@ -13,7 +13,7 @@ from vit.analysis.head_table import Head, HeadTable
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.attention import run_intercepted
-from vit.capture.footprint import check_even
+from vit.capture.parts.footprint import check_even
 from vit.support.precision import at_least_float32
 
 

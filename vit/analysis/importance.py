@@ -18,9 +18,9 @@ from vit.analysis.projections import head_projections
 from vit.attention import MultiHeadAttention
 from vit.attention.mechanisms import DifferentialAttention
 from vit.capture.attention import run_intercepted
-from vit.capture.graph import gradients_of
-from vit.capture.intercept import Edit
-from vit.capture.logits import check_several_classes, logits_of
+from vit.capture.experiments.graph import gradients_of
+from vit.capture.interception.intercept import Edit
+from vit.capture.parts.logits import check_several_classes, logits_of
 from vit.support.precision import at_least_float32
 
 

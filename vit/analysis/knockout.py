@@ -16,10 +16,10 @@ from vit.analysis.batches import calls_of_layers, in_batches
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
 from vit.capture.attention import capture_unchecked, run_intercepted
-from vit.capture.graph import gradients_of
-from vit.capture.logits import logits_of
-from vit.capture.moved import differentiable
-from vit.capture.order import Orders, token_orders
+from vit.capture.experiments.graph import gradients_of
+from vit.capture.experiments.moved import differentiable
+from vit.capture.parts.logits import logits_of
+from vit.capture.parts.order import Orders, token_orders
 from vit.support.checks import check_positive_int
 from vit.support.precision import at_least_float32, in_double
 

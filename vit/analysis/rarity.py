@@ -13,7 +13,7 @@ from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
-from vit.capture.footprint import check_even
+from vit.capture.parts.footprint import check_even
 from vit.support.precision import at_least_float32
 from vit.support.ranks import rank_correlation
 

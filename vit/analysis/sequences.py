@@ -14,7 +14,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.analysis.batches import in_batches
-from vit.capture.graph import gradients_of
+from vit.capture.experiments.graph import gradients_of
 from vit.capture.sequence import KINDS, Kind, run_sequence
 from vit.support.checks import check_choice, check_positive_int
 from vit.support.precision import at_least_float32

@@ -16,7 +16,7 @@ from vit.analysis.measures import column_mass
 from vit.analysis.modules import emptied_layers
 from vit.capture.anatomy import examine
 from vit.capture.attention import run_intercepted
-from vit.capture.outliers import outliers
+from vit.support.outliers import outliers
 from vit.support.precision import at_least_float32
 
 

@@ -4,12 +4,11 @@ from vit.attention.cache import KeyValueCache, StateCache
 from vit.attention.functional import (
     attention_logits,
     attention_weights,
-    causal_mask,
-    padding_mask,
     rotate,
     scaled_dot_product_attention,
     simplified_attention,
 )
+from vit.attention.masks import causal_mask, mask_logits, padding_mask
 from vit.attention.mechanisms import MECHANISMS, AttentionName, Mechanism
 from vit.attention.multihead import MultiHeadAttention
 
@@ -23,6 +22,7 @@ __all__ = [
     "attention_logits",
     "attention_weights",
     "causal_mask",
+    "mask_logits",
     "padding_mask",
     "rotate",
     "scaled_dot_product_attention",

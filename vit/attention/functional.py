@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
+from vit.attention.masks import causal_mask, masked_softmax
+from vit.attention.qkv_checks import check_qkv
 from vit.support.checks import check_choice
 
 
@@ -94,8 +96,8 @@ def attention_logits(q: Tensor, k: Tensor, scale: float | None = None) -> Tensor
     if scale is None:
         scale = q.shape[-1] ** -0.5
     # q is scaled, not the product: torch.compile turns "product, scale, softmax, product" back into the fused kernel,
-    # which is the slower one when this form is chosen (see mechanisms/softmax.py). An einsum would copy the keys:
-    # 10.5 ms against 9.3 ms forward and backward for a 192x6 layer in bfloat16.
+    # which is the slower one when this form is chosen (see mechanisms/softmax_kernels.py). An einsum would copy the
+    # keys: 10.5 ms against 9.3 ms forward and backward for a 192x6 layer in bfloat16.
     return (q * scale) @ rearrange(k, "b h m d -> b h d m")
 
 
@@ -154,136 +156,6 @@ def gated_weights(logits: Tensor) -> Tensor:
     products = rearrange(kept, "b h n -> b h n 1") - rearrange(kept, "b h m -> b h 1 m")
     past = causal_mask(*products.shape[-2:], products.device)
     return products.masked_fill(~past, -torch.inf).exp() * rearrange((-logits).sigmoid(), "b h m -> b h 1 m")
-
-
-def masked_softmax(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Compute the softmax over the unmasked keys: (B, H, N, M) -> (B, H, N, M); zeros if all keys are masked."""
-    if mask is None and not causal:
-        return logits.softmax(dim=-1)
-    return softmax_or_zeros(mask_logits(logits, softmax_mask(mask, causal, logits.shape, logits.device)))
-
-
-def mask_logits(logits: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Set masked logits to minus infinity, or add the additive mask: (B, H, N, M) -> (B, H, N, M)."""
-    if mask is not None:
-        check_mask(mask, logits.shape, logits.device)
-    mask = join_masks(mask, causal, *logits.shape[-2:], logits.device)
-    if mask is None:
-        return logits
-    return logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask.to(logits.dtype)
-
-
-def softmax_or_zeros(logits: Tensor) -> Tensor:
-    """Compute the softmax, zero in rows whose logits are all minus infinity: (B, H, N, M) -> (B, H, N, M).
-
-    The plain softmax is NaN there, forward and backward. Such rows occur in padded batches.
-    """
-    all_masked = (logits == -torch.inf).all(dim=-1, keepdim=True)
-    return logits.masked_fill(all_masked, 0.0).softmax(dim=-1).masked_fill(all_masked, 0.0)
-
-
-def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """Return the boolean causal mask (n, m): the last n of m positions attend to themselves and all before.
-
-    >>> causal_mask(2, 4).int()
-    tensor([[1, 1, 1, 0],
-            [1, 1, 1, 1]], dtype=torch.int32)
-    """
-    return torch.ones(n, m, dtype=torch.bool, device=device).tril(m - n)
-
-
-def padding_mask(lengths: Tensor, m: int) -> Tensor:
-    """Return the boolean mask of the keys that are not padding, for sequences of these lengths: (B,) -> (B, 1, 1, m).
-
-    Combine it with other boolean masks by ``&``.
-
-    >>> padding_mask(torch.tensor([1, 3]), 3).squeeze().int()
-    tensor([[1, 0, 0],
-            [1, 1, 1]], dtype=torch.int32)
-    """
-    return torch.arange(m, device=lengths.device) < lengths[:, None, None, None]
-
-
-def join_masks(mask: Tensor | None, causal: bool, n: int, m: int, device: torch.device) -> Tensor | None:
-    """Combine ``mask`` and the causal mask into one; None means that every query attends to every key."""
-    # A single query is the last position, which attends to all keys.
-    if not causal or n == 1:
-        return mask
-    past = causal_mask(n, m, device)
-    if mask is None:
-        return past
-    return mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -torch.inf)
-
-
-def softmax_mask(mask: Tensor | None, causal: bool, shape: tuple[int, ...], device: torch.device) -> Tensor | None:
-    """Check a mask for logits of this shape, and combine it with the causal mask as the softmax needs it.
-
-    A number that all keys of a query share changes no softmax, so the largest number that a query sees becomes 0. With
-    -1e9, as for a query of padding, float32 would have no digits left for the logits, and the gradients of torch's
-    fused kernels would be wrong.
-    """
-    if mask is not None:
-        check_mask(mask, shape, device)
-    mask = join_masks(mask, causal, *shape[-2:], device)
-    if mask is None or mask.dtype == torch.bool or not shape[-1]:
-        return mask
-    return mask - mask.detach().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).min)
-
-
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise a ValueError if queries, keys and values do not fit together."""
-    if not q.ndim == k.ndim == v.ndim == 4:
-        raise ValueError(
-            f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} axes: attention takes 4, (batch, heads, tokens, channels)"
-        )
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"{shapes}: queries have {q.shape[-1]} channels and keys {k.shape[-1]}; make them equal")
-    if k.shape[-2] != v.shape[-2]:
-        raise ValueError(f"{shapes}: there are {k.shape[-2]} keys and {v.shape[-2]} values; give each key a value")
-    if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
-        raise ValueError(
-            f"{shapes}: batch and heads must be the same; repeat keys and values for heads that share them"
-        )
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q is {q.dtype}, k {k.dtype} and v {v.dtype}: bring them to one dtype with .to(dtype)")
-    if not q.device == k.device == v.device:
-        raise ValueError(f"q is on {q.device}, k on {k.device} and v on {v.device}: move them with .to(device)")
-
-
-def check_are_last(q: Tensor, k: Tensor) -> None:
-    """Raise a ValueError if there are more queries than keys: causal queries are the last of the keys' positions."""
-    if q.shape[-2] > k.shape[-2]:
-        raise ValueError(
-            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys, and the queries of causal attention are the last "
-            "of the keys' positions: give at least as many keys"
-        )
-
-
-def check_has_keys(q: Tensor, k: Tensor) -> None:
-    """Raise a ValueError if there are queries and no keys."""
-    if q.shape[-2] and not k.shape[-2]:
-        raise ValueError(
-            f"there are {q.shape[-2]} queries and {k.shape[-2]} keys: give at least one key, or take attention "
-            "'softmax', whose output is zero without keys"
-        )
-
-
-def check_mask(mask: Tensor, logits_shape: tuple[int, ...], device: torch.device) -> None:
-    """Raise a ValueError if a mask does not broadcast to logits of this shape."""
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            f"the mask is {mask.dtype}: make it boolean, True where a query may attend (mask.bool()), "
-            "or a float that is added to the logits"
-        )
-    if mask.device != device:
-        raise ValueError(f"the mask is on {mask.device}, the tokens on {device}: move it with .to(device)")
-    sizes = zip(reversed(mask.shape), reversed(logits_shape), strict=False)
-    if mask.ndim not in (2, 4) or any(ours not in (1, theirs) for ours, theirs in sizes):
-        raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} does not fit attention of shape {tuple(logits_shape)} (batch, heads, "
-            "queries, keys): each of its axes must be as long or 1, and it has 4 axes, or 2 for (queries, keys)"
-        )
 
 
 def rotate(x: Tensor, angles: Tensor, parts: int = 1) -> Tensor:

@@ -12,7 +12,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache, StateCache
-from vit.attention.functional import check_are_last, rotate
+from vit.attention.functional import rotate
 from vit.attention.mechanisms import MECHANISMS, AttentionName, build
 from vit.attention.multihead_checks import (
     check_cache,
@@ -29,6 +29,7 @@ from vit.attention.multihead_checks import (
     mechanisms_with,
 )
 from vit.attention.qkv import make_projections, project, project_context, project_to
+from vit.attention.qkv_checks import check_are_last
 from vit.support.checks import check_switch
 
 for function in ("rearrange", "repeat", "rotate"):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.attention.cache import KeyValueCache
-from vit.attention.functional import check_mask
+from vit.attention.masks import check_mask
 from vit.attention.mechanisms import MECHANISMS
 from vit.support.checks import check_positive_int
 

@@ -8,25 +8,25 @@ import torch
 from einops import reduce
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, check_logits_alone
 from vit.capture.attention import projected_attentions
-from vit.capture.capturable import check_capturable, check_pixels
-from vit.capture.dependence import check_in_a_row
-from vit.capture.entry import enters_as_tokens, passes_last_layer
-from vit.capture.footprint import find_cells
-from vit.capture.last_tokens import last_place, last_result, pooled_row_fixes_logits
-from vit.capture.logits import result_of
-from vit.capture.maximum import takes_maximum
-from vit.capture.mixing import check_unmixed
-from vit.capture.moved import two_of
-from vit.capture.order import AFTER_LAYERS, check_same_orders, token_orders
-from vit.capture.patches import Layout, find_patches
-from vit.capture.places import check_places, no_patches_error
-from vit.capture.read_shares import Reading
+from vit.capture.checks.alone import check_alone, check_logits_alone
+from vit.capture.checks.capturable import check_capturable, check_pixels
+from vit.capture.checks.dependence import check_in_a_row
+from vit.capture.checks.entry import enters_as_tokens, passes_last_layer
+from vit.capture.checks.maximum import takes_maximum
+from vit.capture.checks.mixing import check_unmixed
+from vit.capture.checks.places import check_places, no_patches_error
+from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.experiments.moved import two_of
+from vit.capture.parts.footprint import find_cells
+from vit.capture.parts.last_tokens import last_place, last_result, pooled_row_fixes_logits
+from vit.capture.parts.logits import result_of
+from vit.capture.parts.order import AFTER_LAYERS, check_same_orders, token_orders
+from vit.capture.parts.patches import Layout, find_patches
+from vit.capture.parts.read_shares import Reading
+from vit.capture.parts.residual_places import hold_residual_stream
+from vit.capture.parts.trace import Parts, Trace, find_parts, trace_forward
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.residual_places import hold_residual_stream
-from vit.capture.steady import check_logits_unchanged
-from vit.capture.trace import Parts, Trace, find_parts, trace_forward
 
 MOVED = 0.25  # share of the pixels that belong to other patches of another image
 VARIES = 1e-3  # of the largest share: how much two images may differ

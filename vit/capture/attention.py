@@ -5,21 +5,28 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import check_alone, check_count, check_logits_alone, project_attention
-from vit.capture.capturable import check_capturable, check_pixels
-from vit.capture.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
-from vit.capture.every_image import check_every_image
-from vit.capture.graph import graph_alone
-from vit.capture.head_order import intercept
-from vit.capture.intercept import Edit
-from vit.capture.kernels import count_kernels
-from vit.capture.logits import result_of
-from vit.capture.mixing import check_unmixed
-from vit.capture.moved import differentiable
-from vit.capture.order import Orders, check_last_rows, check_same_orders, in_first_order, in_own_order, token_orders
-from vit.capture.places import check_places
+from vit.capture.checks.alone import check_alone, check_count, check_logits_alone, project_attention
+from vit.capture.checks.capturable import check_capturable, check_pixels
+from vit.capture.checks.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
+from vit.capture.checks.every_image import check_every_image
+from vit.capture.checks.mixing import check_unmixed
+from vit.capture.checks.places import check_places
+from vit.capture.checks.steady import check_images_unchanged, check_logits_unchanged, repeated
+from vit.capture.experiments.graph import graph_alone
+from vit.capture.experiments.moved import differentiable
+from vit.capture.interception.head_order import intercept
+from vit.capture.interception.intercept import Edit
+from vit.capture.interception.kernels import count_kernels
+from vit.capture.parts.logits import result_of
+from vit.capture.parts.order import (
+    Orders,
+    check_last_rows,
+    check_same_orders,
+    in_first_order,
+    in_own_order,
+    token_orders,
+)
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.steady import check_images_unchanged, check_logits_unchanged, repeated
 
 
 class Attentions(list[Tensor]):

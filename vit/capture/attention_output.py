@@ -14,9 +14,9 @@ from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
-from vit.capture.head_order import intercept
-from vit.capture.logits import result_of
+from vit.capture.interception.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
+from vit.capture.interception.head_order import intercept
+from vit.capture.parts.logits import result_of
 
 
 @dataclass

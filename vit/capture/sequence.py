@@ -7,12 +7,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from vit.capture.alone import BATCH_TOLERANCE, project_attention
-from vit.capture.capturable import check_capturable
-from vit.capture.intercept import InterceptAttention
-from vit.capture.logits import logits_of
-from vit.capture.moved import differentiable
-from vit.capture.steady import check_logits_unchanged
+from vit.capture.checks.alone import BATCH_TOLERANCE, project_attention
+from vit.capture.checks.capturable import check_capturable
+from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.experiments.moved import differentiable
+from vit.capture.interception.intercept import InterceptAttention
+from vit.capture.parts.logits import logits_of
 from vit.capture.tolerance import tolerance
 
 Kind = Literal["encoder", "decoder", "cross"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vit.capture.intercept import HALF_PRECISION_MODELS
+from vit.capture.interception.intercept import HALF_PRECISION_MODELS
 
 HALF_TOLERANCE = 0.05  # of the largest number, after rounding to half precision or to integers
 

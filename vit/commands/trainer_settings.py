@@ -1,16 +1,24 @@
 """What a trainer of the command line has unless the user chooses: precision, callbacks, progress bar."""
 
+import os
 import sys
 from typing import Any
 
 import torch
 from lightning import Callback
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+from lightning.pytorch.plugins import Precision
 
+from vit.runs.checkpoints import with_atomic_files
 from vit.runs.record import RunRecord
+from vit.runs.restarts import use_new_port
 from vit.runs.run_pictures import RunPictures
 from vit.runs.tested_images import PerImageTable
-from vit.training.callbacks import ImagesPerSecondBar, ParameterSummary, SeededSteps, StopAtNaN
+from vit.training.progress_display import ImagesPerSecondBar, ParameterSummary
+from vit.training.seeded_steps import SeededSteps
+from vit.training.sharding import FullySharded
+from vit.training.stop_at_nan import StopAtNaN
 
 
 def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> list[Callback]:
@@ -43,6 +51,22 @@ def display_callbacks(config: dict[str, Any], asked: list[Callback]) -> list[Cal
     config["enable_model_summary"] = bool(config["enable_model_summary"])
     adds_summary = config["enable_model_summary"] and not has_summary
     return [*([ImagesPerSecondBar()] if adds_bar else []), *([ParameterSummary()] if adds_summary else [])]
+
+
+def sets_precision(plugins: Any) -> bool:
+    """Return whether one of the user's plugins sets the precision."""
+    return any(isinstance(plugin, Precision) for plugin in as_plugin_list(plugins))
+
+
+def set_engine(config: dict[str, Any]) -> None:
+    """Add the plugin that writes whole checkpoints, and set devices and strategy if words name them."""
+    config["plugins"] = with_atomic_files(as_plugin_list(config["plugins"]))
+    if TorchElasticEnvironment.detect():
+        use_new_port()
+        if config["devices"] == "auto":  # as many as torchrun started
+            config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
+    if config["strategy"] == "fsdp2":
+        config["strategy"] = FullySharded()
 
 
 def as_plugin_list(value: Any) -> list[Any]:

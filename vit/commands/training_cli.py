@@ -1,6 +1,5 @@
 """The command line around Lightning's: folders of runs, defaults from checkpoints, errors in one line."""
 
-import os
 import re
 import shlex
 import sys
@@ -9,25 +8,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import yaml
 from jsonargparse import Namespace
 from lightning import Callback, LightningDataModule, Trainer
-from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.plugins import Precision
 from lightning.pytorch.utilities import rank_zero_only
 
-import vit.data
 from vit.commands.auto_resume import AUTO
 from vit.commands.configs import read_config
 from vit.commands.defaults import class_path, read_defaults
-from vit.commands.models import HELP, is_training_checkpoint, tell_assumed
+from vit.commands.evaluated_weights import load_evaluated, read_evaluated
+from vit.commands.models import HELP
 from vit.commands.own_data import arguments_of_own_data
 from vit.commands.parser import add_overwrite
 from vit.commands.predicted import fingerprint_of_predictions
 from vit.commands.resumed_run import check_runs_no_command, check_same_seed, config_of_run
+from vit.commands.run_place import choose_folder, experiment_name
 from vit.commands.trainer_checks import (
     check_callbacks,
     check_devices,
@@ -38,29 +35,25 @@ from vit.commands.trainer_checks import (
     check_sharded,
     check_trainer,
 )
-from vit.commands.trainer_settings import as_plugin_list, display_callbacks, fastest_precision, run_callbacks
+from vit.commands.trainer_settings import (
+    as_plugin_list,
+    display_callbacks,
+    fastest_precision,
+    run_callbacks,
+    set_engine,
+    sets_precision,
+)
 from vit.commands.typed_arguments import classes_first, limits_of, read_typed
 from vit.data.labelled_files import COLOURS, LabelledFiles
-from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint, with_atomic_files
+from vit.runs.checkpoints import AtomicCheckpointIO, RunCheckpoint
 from vit.runs.command_prefix import command_prefix
 from vit.runs.console import print_results
-from vit.runs.folders import (
-    RUNS,
-    check_experiment,
-    claim_folder,
-    discard_if_unused,
-    experiment_of,
-    has_same_length,
-    is_writable,
-    next_number,
-    run_folder_of,
-)
+from vit.runs.folders import discard_if_unused, has_same_length, run_folder_of
 from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
 from vit.runs.report import write_report
-from vit.runs.restarts import use_new_port
 from vit.runs.results import read_results, sha256_of
 from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
@@ -68,8 +61,7 @@ from vit.runs.splits import has_split, validates
 from vit.support.arguments import constructor_arguments
 from vit.support.first_process import print_once
 from vit.support.kept_memory import keep_freed_memory
-from vit.training.sharding import FullySharded, load_whole
-from vit.weights import load, read_checkpoint
+from vit.weights import read_checkpoint
 
 # Arguments of a model that --optimizer and --lr_scheduler replace.
 OF_OPTIMIZER = ("optimizer", "lr", "weight_decay", "betas", "layer_decay", "warmup", "decay")
@@ -293,19 +285,12 @@ class ViTCLI(LightningCLI):
             ) from None
 
     def _set_engine(self, config: dict[str, Any]) -> None:
-        """Set the precision, the plugin that writes whole checkpoints, and devices and strategy if words name them."""
-        plugins = as_plugin_list(config["plugins"])
-        if not any(isinstance(plugin, Precision) for plugin in plugins):
+        """Set the precision unless a plugin does, plugins, devices and strategy."""
+        if not sets_precision(config["plugins"]):
             config["precision"] = config["precision"] or self._choose_precision(config["accelerator"])
             if self.subcommand == "fit":
                 self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
-        config["plugins"] = with_atomic_files(plugins)
-        if TorchElasticEnvironment.detect():
-            use_new_port()
-            if config["devices"] == "auto":  # as many as torchrun started
-                config["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
-        if config["strategy"] == "fsdp2":
-            config["strategy"] = FullySharded()
+        set_engine(config)
 
     def _stop_if_finished(self) -> None:
         """End with one line if the run to resume is finished, and this one would be as long."""
@@ -388,41 +373,16 @@ class ViTCLI(LightningCLI):
         return [*best, RunCheckpoint(folder, "last"), Preemption(folder / "last.ckpt")]
 
     def _experiment(self) -> str:
-        origin = run_folder_of(self.trained.path)
-        configs = self._get(self.config, "config") or []
-        return (
-            self._get(self.config, "experiment")
-            or (origin.parent.name if origin is not None else None)
-            or (experiment_of(Path(str(configs[-1]))) if configs else self._data_name())
-        )
-
-    def _data_name(self) -> str:
-        """Return the name of the folder of images, or of the data set."""
-        if isinstance(self.datamodule, vit.data.ImageFolder):
-            return self.datamodule.root.resolve().name
-        return type(self.datamodule).__name__.lower()
+        configs = [Path(str(config)) for config in self._get(self.config, "config") or []]
+        given = self._get(self.config, "experiment")
+        return experiment_name(given, run_folder_of(self.trained.path), configs, self.datamodule)
 
     def _choose_run_folder(self, claim: bool) -> Path:
-        """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; ``claim`` makes it.
-
-        Only the first process makes a folder; the others do not write to the path that they get.
-        """
-        check_experiment(self._experiment())
-        experiment = Path(self._get(self.config, "trainer")["default_root_dir"] or "") / RUNS / self._experiment()
-        origin = run_folder_of(self.trained.path)
-        if self.subcommand == "predict":
-            return origin or Path()
-        evaluates = self.subcommand in ("test", "validate")
-        if origin is not None and not is_writable(origin / "evaluations"):  # such as a run of another user
-            origin = None
-        parent = (origin or experiment) / "evaluations" if evaluates else experiment
-        prefix = f"{self.subcommand}_{self.trained.path.stem}" if evaluates else "version"
-        if self.subcommand is None:  # Python code that may train with what was built
-            return parent / f"{prefix}_{next_number(parent, prefix)}"
-        if not claim or rank_zero_only.rank != 0:
-            return parent / f"{prefix}_0"
-        self.claimed = claim_folder(parent, prefix)
-        return self.claimed
+        """Return the folder to write into, and remember it if it is a new one."""
+        root = Path(self._get(self.config, "trainer")["default_root_dir"] or "")
+        folder, is_new = choose_folder(self.subcommand, self._experiment(), root, self.trained.path, claim)
+        self.claimed = folder if is_new else None
+        return folder
 
     def before_validate(self) -> None:
         """Load the weights here: Lightning would require the callbacks of the training."""
@@ -439,24 +399,10 @@ class ViTCLI(LightningCLI):
     before_test = before_predict = before_validate
 
     def _load_weights(self, path: Path) -> None:
-        if is_training_checkpoint(path):
-            checkpoint = read_checkpoint(path)
-            if self.subcommand in ("validate", "test", "predict"):
-                self.same_split.before = checkpoint.get(SPLIT)
-        else:
-            trained = load(str(path), **self.typed.wanted)
-            rank_zero_only(tell_assumed)(trained)
-            state = {f"{self.model.encoder}.{name}": value for name, value in trained.state_dict().items()}
-            if (thresholds := trained.pretrained_cfg.get("thresholds")) is not None:  # of several labels an image
-                state["thresholds"] = torch.tensor(thresholds)
-            encoder = {"arguments": trained.config}
-            checkpoint = {"hyper_parameters": trained.pretrained_cfg, "state_dict": state, "encoder": encoder}
-        self.model.check_fits(checkpoint)
-        if self.model.device_mesh is None:
-            self.model.load_state_dict(checkpoint["state_dict"])
-        else:
-            load_whole(self.model, checkpoint["state_dict"])
-        self.model.take_notes(checkpoint)
+        checkpoint = read_evaluated(path, self.typed.wanted, self.model.encoder)
+        if self.subcommand in ("validate", "test", "predict"):
+            self.same_split.before = checkpoint.get(SPLIT)
+        load_evaluated(self.model, checkpoint)
 
     def after_fit(self) -> None:
         """Validate the final weights, and test them or the best ones, once."""

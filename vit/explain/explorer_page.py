@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import VARIES, Anatomy, examine
 from vit.capture.attention import capture_attention, run_intercepted
-from vit.capture.footprint import check_even
+from vit.capture.parts.footprint import check_even
 from vit.explain import heatmap
 from vit.explain.classes import class_number, thresholds_of
 from vit.explain.decomposition import contributions

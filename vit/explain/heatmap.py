@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.capture.capturable import check_pixels
-from vit.capture.footprint import cell_edges, even_cells
+from vit.capture.checks.capturable import check_pixels
+from vit.capture.parts.footprint import cell_edges, even_cells
 from vit.support.checks import check_choice
 
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)

@@ -11,7 +11,7 @@ from einops import rearrange, repeat
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.capture.footprint import cell_edges, even_cells
+from vit.capture.parts.footprint import cell_edges, even_cells
 from vit.explain.heatmap import shade
 from vit.support.picture_files import save_photographs
 from vit.support.precision import in_double

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit.capture.footprint import cell_edges, even_cells
+from vit.capture.parts.footprint import cell_edges, even_cells
 from vit.explain.heatmap import UNSEEN, grey_of, shade, shares_of_largest
 from vit.support.precision import in_double
 

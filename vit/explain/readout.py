@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import examine
-from vit.capture.last_tokens import fixes_logits
-from vit.capture.logits import logits_of
-from vit.capture.moved import differentiable, two_of
-from vit.capture.steady import check_logits_unchanged
-from vit.capture.trace import Boundary, Parts
+from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.experiments.moved import differentiable, two_of
+from vit.capture.parts.last_tokens import fixes_logits
+from vit.capture.parts.logits import logits_of
+from vit.capture.parts.trace import Boundary, Parts
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 

@@ -14,10 +14,10 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from vit.capture.capturable import check_capturable
-from vit.capture.outliers import outliers
+from vit.capture.checks.capturable import check_capturable
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_positive_int
+from vit.support.outliers import outliers
 
 Neuron = tuple[int, int]  # a layer, and a channel of the hidden layer of its MLP
 
@@ -77,7 +77,7 @@ def add_register(model: VisionTransformer, images: Tensor, *, num_neurons: int =
         seed: Seed of the random neurons of the control.
 
     Raises:
-        ValueError: If no patch is an outlier (see ``vit.capture.outliers``), or the model is not of this package.
+        ValueError: If no patch is an outlier (see ``vit.support.outliers``), or the model is not of this package.
     """
     check_positive_int("num_neurons", num_neurons, "10 is usual")
     if not isinstance(model, VisionTransformer):

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention_output import AttentionOutput, capture_outputs
-from vit.capture.trace import Boundary
+from vit.capture.parts.trace import Boundary
 from vit.explain.maps.subject import Subject
 
 TOLERANCE = 1e-3  # of the largest number of an output; attention is computed explicitly, which moves it by 1e-6

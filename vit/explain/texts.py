@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.attention import capture_attention
-from vit.capture.footprint import even_cells
+from vit.capture.parts.footprint import even_cells
 from vit.capture.sequence import SequenceAttentions, capture_sequence
 from vit.explain.evaluation.ground_truth import cells_of_boxes, pointing_game
 from vit.explain.maps.rollout import attention_rollout

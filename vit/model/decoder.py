@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from vit.attention import KeyValueCache, MultiHeadAttention, StateCache
 from vit.attention.cache import restored_on_error
-from vit.attention.functional import causal_mask
-from vit.attention.mechanisms.mechanism import draw_weights, set_values, undecayed_parameters
+from vit.attention.masks import causal_mask
+from vit.attention.mechanisms.initial_weights import draw_weights, set_values
+from vit.attention.mechanisms.mechanism import undecayed_parameters
 from vit.attention.multihead_checks import check_takes_angles, check_takes_mask
 from vit.model.decoder_block import DecoderBlock, DecoderCache
 from vit.model.generation import (

@@ -8,7 +8,8 @@ import torch
 from einops import pack, rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.attention.mechanisms.mechanism import draw_weights, undecayed_parameters
+from vit.attention.mechanisms.initial_weights import draw_weights
+from vit.attention.mechanisms.mechanism import undecayed_parameters
 from vit.model.encoder_block import EncoderBlock
 from vit.model.positions import sinusoidal_positions_2d
 from vit.model.vision_transformer import VisionTransformer

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from einops import einsum
 from torch import Tensor, nn
 
-from vit.attention.mechanisms.mechanism import draw_weights, undecayed_parameters
+from vit.attention.mechanisms.initial_weights import draw_weights
+from vit.attention.mechanisms.mechanism import undecayed_parameters
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_positive_int
 

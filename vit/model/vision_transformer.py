@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import AttentionName
-from vit.attention.mechanisms.mechanism import draw_weights, set_values, undecayed_parameters
+from vit.attention.mechanisms.initial_weights import draw_weights, set_values
+from vit.attention.mechanisms.mechanism import undecayed_parameters
 from vit.attention.multihead_checks import check_takes_angles
 from vit.model.attention_pool import AttentionPool
 from vit.model.config import ModelConfig

@@ -21,7 +21,7 @@ from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
 from vit.runs.splits import is_users_own, splits_of
 from vit.support.checks import check_positive_int
-from vit.training.examples import ACROSS, captions_of, first_of_each_class, model_copy
+from vit.training.example_images import ACROSS, captions_of, first_of_each_class, model_copy
 
 MOST_EPOCHS = 8  # that are drawn side by side
 

@@ -9,8 +9,10 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from vit.attention.functional import attention_logits, check_has_keys, check_mask, check_qkv, softmax_mask
+from vit.attention.functional import attention_logits
+from vit.attention.masks import check_mask, softmax_mask
 from vit.attention.mechanisms.softmax import SoftmaxAttention
+from vit.attention.qkv_checks import check_has_keys, check_qkv
 from vit.support.checks import check_positive_int
 
 

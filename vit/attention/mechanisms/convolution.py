@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_logits, check_qkv, shifted_sum
+from vit.attention.functional import attention_logits, shifted_sum
 from vit.attention.mechanisms.grid import Grid, check_odd, prefix_length
 from vit.attention.mechanisms.mechanism import Mechanism
+from vit.attention.qkv_checks import check_qkv
 
 
 class ConvolutionAttention(Mechanism):

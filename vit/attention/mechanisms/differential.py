@@ -11,7 +11,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.attention.functional import attention_weights
-from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.attention.mechanisms.softmax import DenseAttention
+from vit.attention.mechanisms.softmax_kernels import attend
 from vit.support.precision import at_least_float32
 
 

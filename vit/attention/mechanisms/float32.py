@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vit.attention.functional import check_are_last, check_qkv
+from vit.attention.qkv_checks import check_are_last, check_qkv
 from vit.support.precision import at_least_float32
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor, nn
 
-from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.attention.mechanisms.softmax import DenseAttention
+from vit.attention.mechanisms.softmax_kernels import attend
 
 
 class GatedAttention(DenseAttention):

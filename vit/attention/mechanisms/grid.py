@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax_kernels import attend
 
 Grid = tuple[int, int]  # rows and columns of patches
 

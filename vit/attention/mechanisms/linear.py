@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import check_has_keys
 from vit.attention.mechanisms.float32 import advance_in_float32, in_float32
-from vit.attention.mechanisms.mechanism import Mechanism, set_values
+from vit.attention.mechanisms.initial_weights import set_values
+from vit.attention.mechanisms.mechanism import Mechanism
+from vit.attention.qkv_checks import check_has_keys
 from vit.support.checks import check_positive_int
 
 CHUNK = 64  # tokens whose pairs causal attention forms; with all pairs it would cost as much as softmax attention

@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
-from vit.attention.functional import attention_weights, causal_mask, check_qkv
+from vit.attention.functional import attention_weights
+from vit.attention.masks import causal_mask
 from vit.attention.mechanisms.grid import Grid, check_odd, prefix_length, with_prefix
 from vit.attention.mechanisms.mechanism import Mechanism
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax_kernels import attend
+from vit.attention.qkv_checks import check_qkv
 from vit.support.checks import check_positive_int
 
 

@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_weights, check_qkv
+from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.float32 import in_float32
 from vit.attention.mechanisms.grid import Grid, prefix_length
 from vit.attention.mechanisms.mechanism import Mechanism
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax_kernels import attend
+from vit.attention.qkv_checks import check_qkv
 from vit.support.checks import check_positive_int
 
 

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_logits, check_qkv
+from vit.attention.functional import attention_logits
 from vit.attention.mechanisms.grid import Grid, prefix_length
 from vit.attention.mechanisms.mechanism import Mechanism
+from vit.attention.qkv_checks import check_qkv
 
 
 class PositionalAttention(Mechanism):

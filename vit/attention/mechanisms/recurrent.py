@@ -9,10 +9,12 @@ import torch
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from vit.attention.functional import check_are_last, gated_scan, gated_weights
+from vit.attention.functional import gated_scan, gated_weights
 from vit.attention.mechanisms.float32 import advance_in_float32
 from vit.attention.mechanisms.grid import Grid, prefix_length
-from vit.attention.mechanisms.mechanism import Mechanism, set_values
+from vit.attention.mechanisms.initial_weights import set_values
+from vit.attention.mechanisms.mechanism import Mechanism
+from vit.attention.qkv_checks import check_are_last
 from vit.support.checks import check_choice
 from vit.support.precision import at_least_float32
 

@@ -9,9 +9,10 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_weights, check_qkv
+from vit.attention.functional import attention_weights
 from vit.attention.mechanisms.mechanism import Mechanism
-from vit.attention.mechanisms.softmax import attend
+from vit.attention.mechanisms.softmax_kernels import attend
+from vit.attention.qkv_checks import check_qkv
 from vit.support.checks import check_choice, check_positive_int
 from vit.support.precision import at_least_float32
 

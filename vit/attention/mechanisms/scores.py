@@ -9,9 +9,11 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor, nn
 
-from vit.attention.functional import additive_logits, attention_weights, masked_softmax
-from vit.attention.mechanisms.mechanism import set_values
-from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.attention.functional import additive_logits, attention_weights
+from vit.attention.masks import masked_softmax
+from vit.attention.mechanisms.initial_weights import set_values
+from vit.attention.mechanisms.softmax import DenseAttention
+from vit.attention.mechanisms.softmax_kernels import attend
 
 
 class AdditiveAttention(DenseAttention):

@@ -9,18 +9,13 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.attention.functional import (
-    attention_logits,
-    attention_weights,
-    check_are_last,
-    check_qkv,
-    mask_logits,
-    softmax_mask,
-    softmax_or_zeros,
-)
+from vit.attention.functional import attention_logits, attention_weights
+from vit.attention.masks import mask_logits, softmax_mask, softmax_or_zeros
 from vit.attention.mechanisms.grid import Grid, prefix_length, with_prefix
 from vit.attention.mechanisms.mechanism import Mechanism
-from vit.attention.mechanisms.softmax import DenseAttention, attend
+from vit.attention.mechanisms.softmax import DenseAttention
+from vit.attention.mechanisms.softmax_kernels import attend
+from vit.attention.qkv_checks import check_are_last, check_qkv
 from vit.support.checks import check_positive_int
 
 SIDE = 16  # block and stride in a sequence, which has no columns

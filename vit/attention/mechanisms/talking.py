@@ -7,8 +7,9 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from vit.attention.functional import attention_logits, masked_softmax
-from vit.attention.mechanisms.mechanism import set_values
+from vit.attention.functional import attention_logits
+from vit.attention.masks import masked_softmax
+from vit.attention.mechanisms.initial_weights import set_values
 from vit.attention.mechanisms.softmax import DenseAttention
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention import run_intercepted
-from vit.capture.outliers import outliers
 from vit.explain.evaluation.adversarial import adversarial_attention
 from vit.explain.evaluation.confidence import check_labels, fewest_images
 from vit.explain.evaluation.faithfulness import Removal, removal_curves
@@ -23,6 +22,7 @@ from vit.explain.evaluation.similarity import is_constant, map_correlation, top_
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.perturbation import can_drop
+from vit.support.outliers import outliers
 from vit.support.precision import at_least_float32, in_double
 
 NOISE = 0.05  # standard deviation of noise that should not matter, relative to that of the images

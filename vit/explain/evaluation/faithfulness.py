@@ -9,7 +9,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
-from vit.capture.logits import logits_of
+from vit.capture.parts.logits import logits_of
 from vit.explain.classes import check_one_of_several
 from vit.explain.evaluation.similarity import without_rounding
 from vit.explain.maps import Subject

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor
 
-from vit.capture.footprint import cell_edges
+from vit.capture.parts.footprint import cell_edges
 from vit.explain.evaluation.similarity import share_highest
 
 INSIDE = 0.25  # a cell with at least this share covered is inside: a corner of half its height and width is enough

@@ -14,7 +14,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vit.capture.attention import influential_calls, run_intercepted
-from vit.capture.steady import check_steady
+from vit.capture.checks.steady import check_steady
 from vit.explain.classes import check_one_of_several
 from vit.explain.evaluation.confidence import check_labels
 from vit.explain.evaluation.printed_table import Table

@@ -14,8 +14,8 @@ from einops import reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy, ContradictionError
-from vit.capture.head_order import share_head_order
-from vit.capture.logits import logits_of
+from vit.capture.interception.head_order import share_head_order
+from vit.capture.parts.logits import logits_of
 from vit.explain.maps import Subject, signed_map
 
 SEEDS = 8  # shuffles that a verdict rests on; with a single one, its seed would decide

@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, run_intercepted
-from vit.capture.logits import logits_of
+from vit.capture.parts.logits import logits_of
 from vit.explain.maps.rollout import (
     HeadFusion,
     check_layer,

@@ -11,8 +11,8 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.capture.attention import run_intercepted
-from vit.capture.steady import check_logits_unchanged
-from vit.capture.trace import Boundary
+from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.parts.trace import Boundary
 from vit.explain.maps.relevance_rules import FollowRules, find_rules
 from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject

@@ -13,7 +13,7 @@ from einops import einsum, reduce
 from torch import Tensor, nn
 
 from vit.capture.anatomy import examine
-from vit.capture.capturable import check_capturable
+from vit.capture.checks.capturable import check_capturable
 from vit.support.checks import check_choice
 
 Pool = Literal["cls", "mean"]

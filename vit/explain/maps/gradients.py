@@ -9,7 +9,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
-from vit.capture.logits import logits_of
+from vit.capture.parts.logits import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
 from vit.explain.maps.slope import of_gradients

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vit.capture.footprint import are_even
-from vit.capture.graph import gradients_of
+from vit.capture.experiments.graph import gradients_of
+from vit.capture.parts.footprint import are_even
 from vit.explain.maps.attention_based import attention, gradient_rollout, legrad, relevance, rollout
 from vit.explain.maps.attnlrp import attnlrp
 from vit.explain.maps.controls import center, deviation, edges, ink, random, uniform

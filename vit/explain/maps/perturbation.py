@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from vit.attention.mechanisms import Mechanism
 from vit.capture.anatomy import Anatomy
-from vit.capture.logits import logits_of
-from vit.capture.moved import MARGIN, rounding
-from vit.capture.steady import check_logits_unchanged
+from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.experiments.moved import MARGIN, rounding
+from vit.capture.parts.logits import logits_of
 from vit.explain.maps.gradients import CAPTUM, SAMPLES_AT_ONCE
 from vit.explain.maps.subject import Subject
 from vit.support.extras import import_extra

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from vit.capture.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
+from vit.capture.interception.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
 from vit.explain.norms import NORMS
 
 OTHER_METHODS = "choose 'relevance', 'gradient_rollout' or a method that removes patches (token_drop, occlusion)"

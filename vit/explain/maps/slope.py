@@ -15,7 +15,7 @@ import torch
 from einops import einsum, rearrange, repeat
 from torch import Tensor
 
-from vit.capture.moved import noise_like, spread_of
+from vit.capture.experiments.moved import noise_like, spread_of
 from vit.capture.tolerance import is_half
 from vit.explain.maps.subject import Subject
 

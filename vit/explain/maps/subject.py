@@ -12,18 +12,18 @@ import torch
 from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.alike import pass_alike
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
-from vit.capture.capturable import check_capturable, check_pixels
-from vit.capture.every_image import check_every_image
-from vit.capture.footprint import even_cells
-from vit.capture.last_tokens import fixes_logits
-from vit.capture.logits import logits_of, result_of
-from vit.capture.moved import changes, differentiable, two_of
-from vit.capture.rows import layer_with_lost_rows
-from vit.capture.skips import layer_without_skip, layers_without_patches
-from vit.capture.steady import check_independent, check_steady
-from vit.capture.trace import Boundary
+from vit.capture.checks.alike import pass_alike
+from vit.capture.checks.capturable import check_capturable, check_pixels
+from vit.capture.checks.every_image import check_every_image
+from vit.capture.checks.steady import check_independent, check_steady
+from vit.capture.experiments.moved import changes, differentiable, two_of
+from vit.capture.parts.footprint import even_cells
+from vit.capture.parts.last_tokens import fixes_logits
+from vit.capture.parts.logits import logits_of, result_of
+from vit.capture.parts.rows import layer_with_lost_rows
+from vit.capture.parts.skips import layer_without_skip, layers_without_patches
+from vit.capture.parts.trace import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
 from vit.support.precision import at_least_float32

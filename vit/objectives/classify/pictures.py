@@ -17,7 +17,7 @@ from vit.support.captioned import draw_captioned, trim_names
 from vit.support.fonts import drawable
 from vit.support.picture_files import save_figure
 from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, letters_on, plain_text, plot_style
-from vit.training.examples import draw_map
+from vit.training.example_images import draw_map
 
 MOST_WRITTEN_CLASSES = 20  # of a confusion matrix with numbers
 MOST_CLASSES, CLASS_LETTERS = 100, 30  # of the chart of classes: its rows, and the length of a name

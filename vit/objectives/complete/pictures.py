@@ -14,7 +14,7 @@ from vit.data.image_set import ImageSet
 from vit.objectives.complete.palette import dequantise
 from vit.support.picture_files import save_photographs
 from vit.support.plotting import plot_style
-from vit.training.examples import check_whole, evaluating
+from vit.training.example_images import check_whole, evaluating
 
 SHOWN, DRAWN = 6, 3  # images, completions of each
 GREY = 0.6  # brightness of the hidden rows

@@ -15,7 +15,7 @@ from vit.model.masked_autoencoder import cut_into_patches, hidden_patches, join_
 from vit.objectives.neighbours import spread_out
 from vit.support.captioned import draw_captioned
 from vit.support.plotting import BLUE, GREY
-from vit.training.examples import check_whole, evaluating
+from vit.training.example_images import check_whole, evaluating
 
 SHOWN = 12
 HIDDEN = 0.6  # brightness of hidden patches

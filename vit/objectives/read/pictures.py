@@ -13,7 +13,7 @@ from vit.explain.texts import cells_of_text, explain_text
 from vit.support.captioned import draw_captioned
 from vit.support.fonts import missing_letters
 from vit.support.plotting import GREEN, ORANGE
-from vit.training.examples import check_whole, evaluating, model_copy
+from vit.training.example_images import check_whole, evaluating, model_copy
 
 SHOWN, ACROSS = 16, 4
 ATTENDED = 6  # pictures whose letters are shown with their attention

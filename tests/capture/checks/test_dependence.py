@@ -1,0 +1,216 @@
+"""Layers are those that the logits depend on, with or without a gradient, one after another."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from tests.architectures import EXACT, of_transformers, randomised
+from tests.capture.handwritten_attention import expected_attention, fused, logits_between, spelled
+from tests.capture.wrapped_model import Around
+from vit.capture import capture_attention, examine
+from vit.capture.checks.dependence import Dependents, influential
+from vit.capture.parts.trace import trace_forward
+from vit.explain import explain
+
+IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def passed(vit, images, step):
+    """Logits of the model with ``step(number, block, tokens)`` in place of each of its blocks."""
+    tokens = vit.embed(images)
+    for number, block in enumerate(vit.blocks):
+        tokens = step(number, block, tokens)
+    return vit.read(tokens)
+
+
+def detached(vit, images):
+    return passed(vit, images, lambda number, block, tokens: block(tokens.detach() if number == 1 else tokens))
+
+
+def first_two_without_gradient(vit, images):
+    def step(number, block, tokens):
+        with torch.set_grad_enabled(number == 2):
+            return block(tokens)
+
+    return passed(vit, images, step)
+
+
+@torch.no_grad()
+def all_without_gradient(vit, images):
+    return vit(images)
+
+
+def frozen(vit, images):
+    with torch.no_grad():
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+    return vit.read(tokens.detach())
+
+
+def data_alone(vit, images):
+    return passed(vit, images, lambda _, block, tokens: block(tokens.data))
+
+
+WITHOUT = pytest.mark.parametrize(
+    "run", [detached, first_two_without_gradient, all_without_gradient, frozen, data_alone]
+)
+
+
+@WITHOUT
+def test_layers_without_a_gradient_are_captured_and_numbered(run):
+    vit = spelled(fused, fused, fused)
+    model = Around(vit, run).eval()
+    assert_close(list(capture_attention(model, IMAGES)), expected_attention(vit, IMAGES), **EXACT)
+    assert examine(model, IMAGES).calls == (0, 1, 2)
+
+
+@WITHOUT
+def test_maps_without_gradients_are_those_of_the_model_with_them(run):
+    vit = spelled(fused, fused, fused)
+    for method in ("rollout", "attention"):
+        assert_close(explain(Around(vit, run).eval(), IMAGES, method), explain(vit, IMAGES, method), **EXACT)
+
+
+@WITHOUT
+@pytest.mark.parametrize("method", ["relevance", "gradient_rollout", "input_gradient", "smoothgrad"])
+def test_maps_of_gradients_that_do_not_exist_are_refused(run, method):
+    with pytest.raises(ValueError, match="the logits of Around have no gradient for some of its layers or pixels"):
+        explain(Around(spelled(fused, fused, fused), run).eval(), IMAGES, method)
+
+
+def test_attention_without_gradient_and_influence_is_no_layer():
+    def aside(vit, images):
+        with torch.no_grad():
+            vit.blocks[0](vit.embed(images))
+        return vit(images)
+
+    vit = spelled(fused, fused)
+    model = Around(vit, aside).eval()
+    assert_close(list(capture_attention(model, IMAGES)), expected_attention(vit, IMAGES), **EXACT)
+    assert examine(model, IMAGES).calls == (1, 2)
+
+
+def test_a_call_that_reaches_the_logits_through_a_later_one_is_influential():
+    assert influential(Dependents([{1}, {2}, {-1}, set()], ())) == [0, 1, 2]
+    assert influential(Dependents([{1}, set()], ())) == []
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # in a pass without gradients
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_that_a_model_calls_itself_are_off(use_reentrant):
+    def run(vit, images):
+        return passed(vit, images, lambda _, block, tokens: checkpoint(block, tokens, use_reentrant=use_reentrant))
+
+    vit = spelled(fused, fused, fused)
+    model = Around(vit, run).eval()
+    for method in ("relevance", "legrad", "gradient_rollout"):
+        assert_close(explain(model, IMAGES, method), explain(vit, IMAGES, method), **EXACT)
+    attentions = capture_attention(model, IMAGES)
+    assert all(gradient.any() for gradient in torch.autograd.grad(attentions.logits[:, 3].sum(), attentions))
+
+
+def test_calls_without_a_gradient_are_tried_some_at_a_time(monkeypatch):
+    monkeypatch.setattr("vit.capture.checks.dependence.COPIES_AT_ONCE", 2)
+    model, sizes = Around(spelled(fused, fused, fused), all_without_gradient).eval(), []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    trace_forward(model, IMAGES)
+    assert sizes[-2:] == [2 + 2, 2 + 1]  # two calls, then the third, each beside two copies that stay
+
+
+# Attentions that are no layers in a row.
+
+
+def head_by_head(q, k, v):
+    return torch.cat([fused(q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1]) for i in range(3)], dim=1)
+
+
+def two_products(q, k, v):
+    attn = logits_between(q, k).softmax(dim=-1)
+    return attn @ v + (attn @ v.flip(-1)).tanh()
+
+
+def refusal_of(call, model, images):
+    with pytest.raises(ValueError, match=type(model).__name__) as refused:
+        call(model, images)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("mix", [head_by_head, two_products])
+def test_loops_over_heads_and_two_value_products_are_refused_in_the_same_words(mix):
+    model = spelled(mix, mix, mix)
+    said = refusal_of(capture_attention, model, IMAGES)
+    assert said == refusal_of(examine, model, IMAGES)
+    assert refusal_of(explain, model, IMAGES).startswith(said)
+    assert "Spelled has attentions side by side (number 1 does not depend on number 0), as in" in said
+
+
+@pytest.mark.parametrize("without_gradient", [False, True])
+def test_mirrored_passes_are_refused_in_the_same_words(without_gradient):
+    def mirrored(vit, images):
+        with torch.set_grad_enabled(not without_gradient):
+            return vit(images) + vit(images.flip(-1))
+
+    model = Around(spelled(fused, fused, fused), mirrored).eval()
+    said = refusal_of(capture_attention, model, IMAGES)
+    assert said == refusal_of(examine, model, IMAGES)
+    assert "(number 3 does not depend on number 2)" in said
+
+
+# Attention that is not over tokens of whole images.
+
+
+def in_windows(dilated):
+    def split(x):
+        x = x.unflatten(2, (4, 4))
+        return (x.transpose(2, 3) if dilated else x).flatten(1, 2)
+
+    def mix(q, k, v):
+        mixed = fused(split(q), split(k), split(v)).unflatten(1, (3, 4))
+        return (mixed.transpose(2, 3) if dilated else mixed).flatten(2, 3)
+
+    return mix
+
+
+class Patches(Around):
+    """A model of ours on the patches of square images, without class token."""
+
+    def forward(self, images):
+        tokens = self.vit.patches(images).flatten(2).mT + self.vit.positions
+        for block in self.vit.blocks:
+            tokens = block(tokens)
+        return self.vit.read(tokens)
+
+
+def over_channels(q, k, v):
+    return ((q.mT @ k / 2).softmax(dim=-1) @ v.mT).mT
+
+
+SQUARE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (in_windows(dilated=False), "Patches attends within windows or spans that are folded into heads"),
+        (in_windows(dilated=True), "Patches attends within windows or spans that are folded into heads"),
+        (over_channels, "its attention is over channels"),
+    ],
+    ids=["contiguous windows", "dilated windows", "channels"],
+)
+def test_windows_in_heads_and_channels_are_refused_in_the_same_words(mix, words, layers):
+    model = Patches(spelled(*layers * [mix], pool="mean")).eval()
+    said = refusal_of(capture_attention, model, SQUARE)
+    assert words in said
+    assert said == refusal_of(examine, model, SQUARE)
+
+
+@pytest.mark.parametrize("mask_ratio", [0.0, 0.75])
+def test_encoder_and_decoder_of_vitmae_are_no_list_of_layers(mask_ratio):
+    decoder = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 24}
+    options = {f"decoder_{name}": value for name, value in decoder.items()} | {"mask_ratio": mask_ratio}
+    model = randomised(of_transformers("ViTMAEForPreTraining", image_size=8, **options)())
+    for call in (capture_attention, examine):
+        refusal_of(call, model, SQUARE)

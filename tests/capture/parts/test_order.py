@@ -1,0 +1,245 @@
+"""Tokens that change places between layers, against the same model without it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.architectures import EXACT, ours, randomised
+from tests.capture.test_invented_models import IMAGES as INVENTED_IMAGES
+from tests.capture.test_invented_models import Layer, backwards, invented, softmax
+from tests.capture.wrapped_model import Around
+from vit.analysis import describe_heads
+from vit.capture import capture_attention, examine
+from vit.capture.parts.order import check_last_rows, in_first_order, in_own_order
+from vit.explain import PatchToken, explain
+
+IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+PATCHES = torch.arange(24).view(4, 6)
+CLASS_TOKEN = torch.zeros(1, dtype=torch.long)
+
+
+def with_class_token(patches):
+    return torch.cat([CLASS_TOKEN, 1 + patches.flatten()])
+
+
+SNAKE = PATCHES.clone()
+SNAKE[1::2] = SNAKE[1::2].flip(1)
+ORDERS = {
+    "shuffled": with_class_token(torch.randperm(24, generator=torch.Generator().manual_seed(0))),
+    "snake": with_class_token(SNAKE),
+    "windows": with_class_token(PATCHES.unflatten(1, (3, 2)).unflatten(0, (2, 2)).transpose(1, 2)),
+    "columns first": with_class_token(PATCHES.mT),
+    "backwards, class token too": torch.arange(25).flip(0),
+    "class token last": torch.arange(25).roll(-1),
+    "two neighbours exchanged": torch.tensor([*range(7), 8, 7, *range(9, 25)]),
+}
+
+
+def plain(**kwargs):
+    return randomised(ours(image_size=(8, 12), **kwargs)())
+
+
+def moving(order, before=(1, 2), back=False):
+    """Around a model of ours: its tokens are put into this order before some of its layers."""
+
+    def run(vit, images):
+        tokens, places = vit.embed(images), torch.arange(25)
+        for number, block in enumerate(vit.blocks):
+            if number in before:
+                tokens, places = tokens[:, order], places[order]
+            tokens = block(tokens)
+        if back:
+            tokens, places = tokens[:, places.argsort()], torch.arange(25)
+        return vit.head(vit.norm(tokens)[:, int((places == 0).nonzero())])
+
+    return run
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("before", [(1,), (2,), (1, 2)], ids=str)
+@pytest.mark.parametrize("back", [False, True])
+def test_attention_is_that_of_the_model_whose_tokens_stay(name, before, back):
+    vit = plain()
+    model = Around(vit, moving(ORDERS[name], before, back)).eval()
+    found, expected = capture_attention(model, IMAGES), capture_attention(vit, IMAGES)
+    assert_close(list(found), list(expected), **EXACT)
+    assert_close(found.logits, expected.logits, **EXACT)
+    slopes, expected_slopes = (torch.autograd.grad(x.logits[:, 3].sum(), x) for x in (found, expected))
+    assert_close(slopes, expected_slopes, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["windows", "backwards, class token too", "class token last"])
+@pytest.mark.parametrize("back", [False, True])
+def test_maps_are_those_of_the_model_whose_tokens_stay(name, back):
+    vit = plain()
+    model = Around(vit, moving(ORDERS[name], back=back)).eval()
+    assert examine(model, IMAGES).readout.nonzero().tolist() == [[0]]
+    for method in ("attention", "rollout", "relevance", "gradient_rollout", "legrad", "occlusion"):
+        assert_close(explain(model, IMAGES, method), explain(vit, IMAGES, method), rtol=1e-6, atol=1e-6)
+
+
+def test_an_order_that_changes_after_the_last_layer_is_undone_in_the_read_out():
+    vit = plain()
+
+    def last(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+        return vit.head(vit.norm(tokens.flip(1))[:, -1])
+
+    model = Around(vit, last).eval()
+    assert examine(model, IMAGES).readout.nonzero().tolist() == [[0]]
+    assert_close(explain(model, IMAGES), explain(vit, IMAGES), **EXACT)
+
+
+def test_registers_and_pooling_queries_are_followed():
+    vit = plain(num_registers=3, pool="map")
+    model = Around(vit, None).eval()
+
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for number, block in enumerate(vit.blocks):
+            tokens = block(tokens if number != 1 else tokens.flip(1))
+        return vit.forward_head(vit.norm(tokens.flip(1)))
+
+    model.run = run
+    assert_close(list(capture_attention(model, IMAGES)), list(capture_attention(vit, IMAGES)), **EXACT)
+    assert_close(explain(model, IMAGES), explain(vit, IMAGES), **EXACT)
+
+
+def sorted_by_size(tokens):
+    places = tokens.norm(dim=-1).argsort(dim=1)
+    return tokens.gather(1, places[..., None].expand_as(tokens))
+
+
+MIXED = {
+    "sorted by their size": sorted_by_size,
+    "means of neighbours": lambda tokens: (tokens + tokens.roll(1, dims=1)) / 2,
+    "one token twice": lambda tokens: torch.cat([tokens[:, :-1], tokens[:, 3:4]], dim=1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_tokens_that_are_mixed_or_lost_between_layers_are_refused(name):
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for number, block in enumerate(vit.blocks):
+            tokens = block(MIXED[name](tokens) if number == 2 else tokens)
+        return vit.head(vit.norm(tokens)[:, 0])
+
+    model = Around(plain(), run).eval()
+    with pytest.raises(
+        ValueError,
+        match=r"mixed, exchanged or cut off .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3",
+    ):
+        capture_attention(model, IMAGES)
+    with pytest.raises(
+        ValueError,
+        match=r"mixed, exchanged or cut off .*\(values of attention 2\)|an image|mixes tokens .* number 2 of 3",
+    ):
+        explain(model, IMAGES)
+
+
+class KeysBackwards(nn.Module):
+    """An attention of ours whose keys and values stand in another order than its queries."""
+
+    def __init__(self, attention, turns_queries=False):
+        super().__init__()
+        self.attention, self.turns_queries = attention, turns_queries
+
+    def forward(self, tokens, **_):
+        q, k, v = self.attention.heads(tokens)
+        q, k, v = (q.flip(2), k, v) if self.turns_queries else (q, k.flip(2), v.flip(2))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.attention.proj(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_keys_in_another_order_than_their_queries_are_refused(layer):
+    vit = plain()
+    vit.blocks[layer].attn = KeysBackwards(vit.blocks[layer].attn)
+    for refused in (capture_attention, explain):
+        with pytest.raises(
+            ValueError, match=r"mixed, exchanged or cut off between its attentions|mixes tokens in a way"
+        ):
+            refused(vit, IMAGES)
+
+
+@pytest.mark.parametrize("turned", ["keys", "queries"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_keys_in_another_order_in_the_first_layer_are_refused_in_the_same_words(depth, turned):
+    vit, said = plain(depth=depth), []
+    vit.blocks[0].attn = KeysBackwards(vit.blocks[0].attn, turned == "queries")
+    for refusing in (capture_attention, examine):
+        with pytest.raises(
+            ValueError, match=r"the keys of attention 0 stand in another order than its queries"
+        ) as error:
+            refusing(vit, IMAGES)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+def test_what_reads_tokens_by_their_place_in_a_later_layer_is_refused():
+    model = Around(plain(), moving(ORDERS["windows"])).eval()
+    for method in ("gradcam", "value", "value_rollout"):
+        with pytest.raises(ValueError, match=r"Around moves its tokens between its layers, .* read by their place"):
+            explain(model, IMAGES, method)
+    with pytest.raises(ValueError, match="Around moves its tokens between its layers"):
+        describe_heads(model, IMAGES)
+
+
+def test_the_token_of_a_patch_that_moves_is_refused():
+    class Backbone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vit = plain(num_classes=0)
+
+        def forward(self, images):
+            return self.vit.encode(self.vit.embed(images).contiguous()).flip(1)
+
+    with pytest.raises(ValueError, match="PatchToken moves its tokens between its layers"):
+        PatchToken(Backbone().eval(), IMAGES, 1, 2)
+
+
+def test_a_small_layer_scale_hides_no_order():
+    vit = plain(layer_scale=1e-6)
+    for name, parameter in vit.named_parameters():
+        if ".ls" in name:
+            nn.init.constant_(parameter, 1e-6)
+    vit = vit.float()
+    model = Around(vit, moving(ORDERS["shuffled"])).eval()
+    found, expected = (capture_attention(x, IMAGES.float()) for x in (model, vit))
+    assert_close(list(found), list(expected), rtol=1e-3, atol=1e-4)
+
+
+def test_an_order_is_undone_and_redone():
+    attn, order = torch.rand(2, 3, 5, 5), torch.tensor([3, 0, 4, 1, 2])
+    assert_close(in_first_order(attn, order)[0, 0, 1, 2], attn[0, 0, 0, 4])
+    assert_close(in_own_order(in_first_order(attn, order), order), attn)
+    assert in_first_order(attn, None) is attn
+    assert_close(in_first_order(attn[:, :, :1], order), attn[:, :, :1, order])
+
+
+class FlippedQueries(Layer):
+    """The queries of a layer stand in another order, and what they mix is brought back."""
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        weights = softmax(q.flip(2), k)
+        self.note(lambda: weights.flip(2))
+        return self.proj(self.join((weights @ v).flip(2)))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_rows_of_a_layer_in_another_order_are_refused_in_the_last_one_too(place):
+    layers = [FlippedQueries() if number == place else Layer() for number in range(3)]
+    with pytest.raises(ValueError, match=r"mixed, exchanged or cut off|mixes tokens in a way"):
+        capture_attention(invented(*layers), INVENTED_IMAGES)
+
+
+def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
+    assert len(capture_attention(invented(run=backwards), INVENTED_IMAGES)) == 3
+    with pytest.raises(ValueError, match="queries of attention 0"):
+        check_last_rows(invented(FlippedQueries()), INVENTED_IMAGES[:1], 0, 16)
+    check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], 0, 16)

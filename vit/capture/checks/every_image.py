@@ -1,0 +1,102 @@
+"""Checks all images of a batch by a single change of their pixels.
+
+Most experiments look at the first two images alone. A model may treat another one differently: it mirrors images by
+what they show, or mixes the tokens of bright images. Here one corner of every image is changed, while each token
+attends to itself alone. The same tokens must move in all images, and no other tokens in a later layer.
+
+Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.experiments.identity_pass import own_weights
+from vit.capture.experiments.moved import noise_like, rounding, spread_of
+from vit.capture.interception.head_order import intercept
+from vit.capture.parts.order import Orders
+from vit.capture.remedy import CHOOSE_OTHERS
+from vit.support.precision import in_double
+
+FAINT = 0.1  # a token that moves less than this share of the largest move is not in the corner
+LEAST_SHARE = 0.5  # of what the tokens in the corner of the first image have of all moves
+
+
+@torch.no_grad()
+def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> None:
+    """Check that all images (B, C, H, W) move the same tokens as the first one, in every layer.
+
+    Args:
+        model: A ViT in eval mode.
+        images: Images as the model takes them. Two or fewer are looked at by all other experiments.
+        calls: Numbers of the attention calls that are layers.
+        orders: For each call whose tokens are in another order: their places, as in ``Anatomy.orders``.
+
+    Raises:
+        ValueError: If an image moves other tokens, or mixes them.
+    """
+    if len(images) <= 2:
+        return
+    images = images.detach().clone()
+    entering, *later = (
+        _moved(before, after)
+        for before, after in zip(
+            *(_values(model, each, calls, orders) for each in (images, _changed(images))), strict=True
+        )
+    )
+    in_corner = entering[0] > FAINT * entering[0].amax()
+    # A norm over the whole image moves all tokens, those in the corner most.
+    shares = reduce(entering * in_corner, "b m -> b", "sum") / reduce(entering, "b m -> b", "sum")
+    differ = shares < LEAST_SHARE * shares[0]
+    if differ.any():
+        raise ValueError(
+            f"{type(model).__name__} takes its patches from other pixels of image {int(differ.nonzero()[0, 0])} than "
+            "of the first one of the batch, as if it crops or turns images by what they show, so no map fits all: do "
+            f"that before the model, or {CHOOSE_OTHERS}"
+        )
+    for call, of_layer in zip(calls[1:], later, strict=True):
+        count = min(of_layer.shape[1], entering.shape[1])  # class attention has one token more, in front
+        mixed = ((of_layer[:, -count:] > 0) & (entering[:, -count:] == 0)).any(dim=1)
+        if mixed.any() and not mixed[0]:  # what the first image shows, other experiments have found
+            raise ValueError(
+                f"{type(model).__name__} mixes the tokens of image {int(mixed.nonzero()[0, 0])} of the batch beside "
+                f"its attention, before attention {call}, and not those of the first: it treats images differently by "
+                f"what they show: {CHOOSE_OTHERS}"
+            )
+
+
+def _changed(images: Tensor) -> Tensor:
+    """Return images whose upper left corner is changed, by the same noise in all, as strong as each image's pixels."""
+    rows, columns = (torch.arange(side, device=images.device) < max(1, side // 2) for side in images.shape[-2:])
+    corner = rows[:, None] & columns
+    if not images.is_floating_point():
+        return torch.where(corner, images ^ 1, images)
+    spreads = images.new_tensor([spread_of(image) for image in images])
+    return torch.where(corner, images + rearrange(spreads, "b -> b 1 1 1") * noise_like(images[0]), images)
+
+
+def _values(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> list[Tensor]:
+    """Return the values (B, H, M, d) of each layer, in the first order, if each token attends to itself alone."""
+    seen = []
+
+    def alone(call: int, attn: Tensor) -> Tensor:
+        if call not in calls:
+            return attn
+        intercepted.check_all_images(call, attn)
+        order = orders.get(call)
+        seen.append(intercepted.values if order is None else intercepted.values[..., order, :])
+        is_square = attn.shape[-2] == attn.shape[-1]
+        return own_weights(attn.shape[-1]).to(attn).diag().expand(attn.shape) if is_square else attn
+
+    intercepted = intercept(model, images, alone)
+    with intercepted:
+        model(images)
+    return seen
+
+
+def _moved(before: Tensor, after: Tensor) -> Tensor:
+    """Return how much each token moves, 0 if by no more than rounding: values (B, H, M, d) twice -> (B, M)."""
+    moves = reduce(in_double(after - before).abs(), "b h m d -> b m", "max")
+    return moves * (moves > rounding(torch.stack([before, after, before])))

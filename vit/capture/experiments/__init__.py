@@ -1,0 +1,1 @@
+"""Changes what a model sees, and tells what that moves."""

@@ -1,0 +1,296 @@
+"""Passes copies of an image in which each token attends to itself alone, and looks where their tokens are mixed.
+
+Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d channels of
+a head or a token, c all other axes, y x rows and columns of patches.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, reduce
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.experiments.halves import drawn_half
+from vit.capture.experiments.moved import changes, rounding
+from vit.capture.interception.followed import tensors
+from vit.capture.interception.head_order import heads_first_calls
+from vit.capture.interception.intercept import InterceptAttention
+from vit.capture.remedy import CHOOSE_OTHERS
+
+LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
+STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
+COARSER = 4  # times the rounding of a value, for sums of several
+CHANNELS_LAST = (F.linear, F.layer_norm)
+
+
+@dataclass(frozen=True)
+class MixingPlace:
+    """The first result in which a token depends on both halves."""
+
+    path: str  # of the innermost module that made it
+    number: int  # among all results
+    is_linear: bool  # whether the effects of both halves add up
+
+
+class MixedError(Exception):
+    """Ends the experiment: a token depends on both halves."""
+
+    def __init__(self, place: MixingPlace, call: int | None) -> None:
+        super().__init__()
+        self.place, self.call = place, call  # the call that the tokens enter, or None after the last
+        self.is_embedding = False
+
+
+class IdentityPass(TorchFunctionMode):
+    """One pass of copies of an image, in which each token attends to itself alone.
+
+    Its weight is not quite one, and another for each token. If a module mixes the differences of attention and values,
+    they would be zero at a weight of one.
+
+    Args:
+        model: A ViT in eval mode.
+        copies: The image, ``num_copies`` times, (K, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number of tokens of an image.
+        start: How many results of functions pass before one may be changed as tokens.
+        looks_at_all: Whether to look at the results between the layers too, which takes time.
+        reached: Called with the number of each attention call.
+        half: Which tokens are in one half, (N,); None takes a random half.
+        is_read_out: Whether only tokens after the last layer are changed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        copies: Tensor,
+        calls: Sequence[int],
+        num_tokens: int,
+        start: int,
+        looks_at_all: bool = False,
+        reached: Callable[[int], None] = lambda _: None,
+        half: Tensor | None = None,
+        is_read_out: bool = False,
+    ) -> None:
+        super().__init__()
+        self.is_read_out = is_read_out
+        # Of sequences of tokens, of which some may be cut off or joined after the last layer.
+        self.lengths, self.widths = {num_tokens}, set[int]()
+        self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
+        heads_first = heads_first_calls(model, copies)
+        self.model, self.calls, self.num_tokens, self.start = model, calls, num_tokens, start
+        self.generator = torch.Generator().manual_seed(0)
+        self.half = drawn_half(num_tokens) if half is None else half
+        self.active = [""]  # paths of the modules that run, innermost last
+        self.num_results = 0
+        self.is_changed = False
+        self.layer = -1  # the last that was entered
+        self.first: MixingPlace | None = None  # where tokens were mixed first since then
+        self.is_pooled = False  # tokens are gone after an attention of fewer queries
+        self.heads_first = bool(heads_first)
+        self.intercepted = InterceptAttention(model, self.identity, len(copies), heads_first)
+
+    def run(self, around: AbstractContextManager[Any] | None = None) -> MixingPlace | None:
+        """Pass the copies, and return where tokens are mixed first after the last layer, if they are."""
+        with (
+            _paths(self.model, self.active, self.look),
+            self.intercepted,
+            self,
+            _unmoved(self.model),
+            around or nullcontext(),
+        ):
+            self.model(self.copies)
+        if self.first is None or not self.is_behind_layers:
+            return None
+        if not self.first.is_linear:
+            raise MixedError(self.first, None)
+        return self.first
+
+    @property
+    def is_behind_layers(self) -> bool:
+        """Whether the last layer was entered."""
+        return self.layer == len(self.calls) - 1
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and change the first tokens that it returns, or look at its result."""
+        result = func(*args, **(kwargs or {}))
+        self.num_results += 1
+        if self.is_behind_layers:
+            self.note_lengths(result)
+        if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
+            self.is_changed = True
+            return self.changed(result)
+        self.look(result)
+        return result
+
+    def is_entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> bool:
+        """Return whether a result is new tokens (K, N, D)."""
+        if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
+            return False
+        copies, count, channels = result.shape
+        if copies != len(self.copies) or count not in self.lengths or any(each is result for each in args):
+            return False
+        return channels != count or func in CHANNELS_LAST
+
+    def note_lengths(self, result: Any) -> None:
+        """Note the number of tokens of a result (K, n, D), as wide as tokens and fewer: some were cut off or joined."""
+        for made in tensors([result]):
+            if made.ndim != 3 or made.shape[0] != len(self.copies) or not made.is_floating_point():
+                continue
+            _, count, channels = made.shape
+            if count in self.lengths:
+                self.widths.add(channels)
+            elif 1 < count < self.num_tokens and channels in self.widths and count not in self.widths:
+                self.lengths.add(count)
+
+    def in_sequence(self, result: Any) -> Any:
+        """Return a map of patches (K, D, rows, columns), as a convolution makes it, as tokens; all else unchanged."""
+        if not isinstance(result, Tensor) or result.ndim != 4 or result.shape[0] != len(self.copies):
+            return result
+        is_map = result.shape[1] in self.widths and result.shape[2] * result.shape[3] in self.lengths
+        return rearrange(result, "k d y x -> k (y x) d") if is_map else result
+
+    def changed(self, tokens: Tensor) -> Tensor:
+        """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""
+        noise = torch.randn(tokens.shape[1:], generator=self.generator).to(tokens) * tokens.std()
+        return tokens + self.halves(tokens, tokens.shape[1])[..., None] * noise
+
+    def halves(self, like: Tensor, count: int) -> Tensor:
+        """Return which of the last ``count`` tokens of each copy are changed, (K, N) of zeros and ones."""
+        half = self.half[-count:]
+        nothing = torch.zeros_like(half)
+        unchanged = [nothing] * (len(self.copies) - 4)
+        return torch.stack([nothing, half, ~half, ~nothing, *unchanged]).to(like)
+
+    def identity(self, call: int, attn: Tensor) -> Tensor:
+        """Return weights of each token to itself alone, after a look at the tokens that enter an attention."""
+        self.reached(call)
+        if call in self.calls:
+            self.intercepted.check_all_images(call, attn)
+        is_lost = call in self.calls and not self.is_pooled and not self.enter(call) and not self.is_read_out
+        if attn.shape[-2] != attn.shape[-1]:
+            self.is_pooled |= call in self.calls
+            return attn
+        identity = own_weights(attn.shape[-1]).to(attn).diag()
+        if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
+            identity = identity * (1 + STEP * rearrange(self.halves(attn, self.num_tokens), "k m -> k 1 1 m"))
+        return identity.expand(attn.shape)
+
+    def enter(self, call: int) -> bool:
+        """Check the values of a layer. Return whether either half of the tokens changes any of them."""
+        values = self.intercepted.values
+        one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
+        if (one & other).any():
+            mixed = MixedError(self.first or MixingPlace(self.active[-1], self.num_results, is_linear=False), call)
+            mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
+            raise mixed
+        self.check_queries(call, one, other)
+        self.layer, self.first = self.layer + 1, None
+        return bool((one | other).any())
+
+    def check_queries(self, call: int, one: Tensor, other: Tensor) -> None:
+        """Check that each query moves with the same half as its value: which values move with each half, (M,) twice."""
+        queries = self.intercepted.queries
+        if queries is None or queries.shape[-2] != len(one):
+            return
+        of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
+        if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
+            raise ValueError(
+                f"the tokens of {type(self.model).__name__} are mixed, exchanged or cut off between its attentions in "
+                f"a way that cannot be undone (the keys of attention {call} stand in another order than its queries): "
+                f"{CHOOSE_OTHERS}"
+            )
+
+    def look(self, result: Any) -> None:
+        """Record the first result since the last layer in which a token depends on both halves."""
+        is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
+        tokens = (
+            None
+            if self.first or self.is_pooled or is_between
+            else _by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
+        )
+        if tokens is None:
+            return
+        allowed = rounding(tokens)
+        one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > allowed
+        if not (one & other).any():
+            return
+        plain, first, second, both = tokens[:4, one & other]
+        is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
+        if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
+            self.first = MixingPlace(self.active[-1], self.num_results, is_linear)
+
+
+def own_weights(count: int) -> Tensor:
+    """Return weights near one, (N,), which differ between tokens and most between neighbours."""
+    return LEAST + SPREAD * (TURN * torch.arange(count)).frac()
+
+
+@contextmanager
+def _unmoved(model: nn.Module) -> Iterator[None]:
+    """Within the context, modules with ``moves_to_register`` leave the numbers of patches in place."""
+    moving = [module for module in model.modules() if getattr(module, "moves_to_register", False)]
+    for module in moving:
+        module.moves_to_register = False
+    try:
+        yield
+    finally:
+        for module in moving:
+            module.moves_to_register = True
+
+
+@contextmanager
+def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> Iterator[None]:
+    """Within the context, keep the paths of the running modules, and look at what each returns."""
+
+    def leave(_: nn.Module, args: Any, output: Any) -> None:
+        with torch._C.DisableTorchFunction():  # the look is no result of the model, and is not counted as one
+            look(output[0] if isinstance(output, tuple) and output else output)
+        active.pop()
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, path=path: active.append(path)))
+            hooks.enter_context(module.register_forward_hook(leave))
+        yield
+
+
+def _by_token(result: Any, copies: int, lengths: set[int], heads_first: bool) -> Tensor | None:
+    """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
+
+    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens, unless only its last axis
+    keeps the halves apart, as it does in the transpose.
+    """
+    if not isinstance(result, Tensor) or not result.is_floating_point() or result.ndim < 3 or not result.numel():
+        return None
+    axes = [axis for axis, size in enumerate(result.shape) if size in lengths]
+    if result.ndim == 3 and result.shape[0] == copies and result.shape[1] in lengths:
+        is_transposed = len(axes) == 2 and not _are_apart(result) and _are_apart(result.mT)
+        axes = [2] if is_transposed else [1]
+    if len(axes) != 1 or result.numel() == copies * result.shape[axes[0]]:
+        return None
+    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % copies == 0), None)
+    if batch is None:
+        return None
+    names = [f"a{axis}" for axis in range(result.ndim)]
+    names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
+    others = " ".join(name for name in names if name.startswith("a"))
+    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=copies)
+
+
+def _are_apart(tokens: Tensor) -> bool:
+    """Return whether no token (K, N, D) depends on both halves."""
+    one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > rounding(tokens)
+    return not (one & other).any()
+
+
+def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
+    """Return which tokens were only multiplied by a number, as by a weight in a mean: (n, c) twice -> (n,)."""
+    factor = (plain * moved).sum(dim=-1, keepdim=True) / plain.square().sum(dim=-1, keepdim=True)
+    return ((moved - factor * plain).abs() <= COARSER * allowed).all(dim=-1)

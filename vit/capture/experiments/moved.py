@@ -1,0 +1,81 @@
+"""Changes images, and tells which copies of an image changed, and which differ by rounding alone."""
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.parts.logits import result_of
+from vit.support.precision import in_double
+
+UNITS = {torch.float64: 16, torch.float32: 16}  # of rounding of the largest value
+COARSE = 4  # the same for types with fewer bits
+MARGIN = 10  # times the rounding that was measured
+LITTLE = 1e-5  # of what another image moves: more is no rounding. A sum near 0 rounds by more than its own size
+
+
+def changes(copies: Tensor) -> Tensor:
+    """Return how much each copy differs from the first: (K, ...) -> (K - 1, ...)."""
+    return (copies[1:] - copies[:1]).detach().abs()
+
+
+def rounding(copies: Tensor) -> float:
+    """Return the largest difference from the first copy that may be rounding: (K, ...), the last copy unchanged too.
+
+    The first and the last copy differ by rounding alone, because kernels add up the rows of a batch in another order at
+    its end. Rounding may be ``MARGIN`` times that, or a few units of the type: 2e-6 of the largest value in float32,
+    4e-15 in float64.
+    """
+    first, last = copies[0].detach(), copies[-1].detach()
+    units = UNITS.get(copies.dtype, COARSE) * torch.finfo(copies.dtype).eps
+    return max(units * float(first.abs().max()), MARGIN * float((last - first).abs().max()))
+
+
+def are_equal(logits: Tensor, usual: float = 0.0) -> bool:
+    """Return whether logits (K, classes) are equal up to rounding, which the last, equal to the first, measures.
+
+    ``usual`` is what another image moves.
+    """
+    return bool(changes(logits).max() <= max(rounding(logits), LITTLE * usual)) if logits.numel() else True
+
+
+def differentiable(images: Tensor) -> Tensor:
+    """Return images that autograd accepts. Images made in inference mode are copied."""
+    if not images.is_inference():
+        return images
+    with torch.inference_mode(False):
+        return images.clone()
+
+
+def two_of(images: Tensor) -> Tensor:
+    """Return the first of images (B, C, H, W), and the next one that differs from it, or else a changed copy.
+
+    Equal images do not show what a model reads, and a mere mirror image has the same mean. A copy stays within the
+    range of the pixels, unless all are equal.
+    """
+    images = differentiable(images)
+    first = images[:1]
+    for number in range(1, len(images)):
+        other = images[number : number + 1]
+        if not torch.equal(first, other):
+            return torch.cat([first, other])
+    if not first.is_floating_point():
+        return torch.cat([first, first.flip(-1)])
+    changed = 0.75 * first.flip(-1) + 0.25 * spread_of(first) * noise_like(first)
+    low, high = first.aminmax()
+    return torch.cat([first, changed.clamp(low, high) if low < high else changed])
+
+
+@torch.no_grad()
+def moved_by_images(model: nn.Module, images: Tensor) -> float:
+    """Return the largest difference between the logits of images (B, C, H, W) and those of the first."""
+    logits = result_of(model(images))
+    return changes(logits).max().item() if logits.numel() and len(logits) > 1 else 0.0
+
+
+def spread_of(image: Tensor) -> float:
+    """Return the standard deviation of the pixels of an image; 1 if all are equal."""
+    return (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
+
+
+def noise_like(image: Tensor) -> Tensor:
+    """Return standard normal noise of the shape of an image, the same at each call."""
+    return torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)

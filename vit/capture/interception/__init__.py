@@ -1,0 +1,1 @@
+"""Intercepts attention weights where they multiply the values, in any running model."""

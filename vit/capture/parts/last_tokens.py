@@ -1,0 +1,185 @@
+"""Finds the last tokens: a place after all layers whose tokens are all that the logits read.
+
+The tokens there are exchanged for those of another image. If the logits are then those of the other image, they read
+nothing else: no tokens of an earlier layer, and no pixels. The numbers at a place are tokens if none of them depends on
+two tokens when all captured attention is the identity.
+
+Letters in the einops patterns: k images, n tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from vit.capture.checks.mixing import change_halves
+from vit.capture.experiments.halves import is_unmixed, num_copies
+from vit.capture.experiments.moved import are_equal, moved_by_images
+from vit.capture.interception.head_order import intercept
+from vit.capture.parts.logits import result_of
+from vit.capture.parts.trace import Boundary, Trace
+
+MOST_TRIED = 12  # inputs and outputs of modules after the last attention
+MOST_RESULTS = 48  # of functions after the last attention
+
+
+@torch.no_grad()
+def last_place(
+    model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, start: int
+) -> Boundary | None:
+    """Return the latest input or output of a module that holds the last tokens (B, N, D), or None if there is none.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images, (2, C, H, W).
+        trace: The events of a pass.
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number N of tokens.
+        start: What ``check_unmixed`` returned.
+    """
+    after = trace.tokens[trace.attentions[-1].num_before :]
+    events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
+    places = [event.boundary for event in events[: -MOST_TRIED - 1 : -1]]
+    seen: dict[int, Tensor] = {}
+    with ExitStack() as looks:
+        for number, place in enumerate(places):
+            looks.enter_context(place.seen(partial(_keep, seen, number)))
+        change_halves(model, pair[:1], calls, num_tokens, start, looks)
+    unmixed = [number for number in sorted(seen) if num_tokens < 2 or is_unmixed(seen[number])]
+    usual = moved_by_images(model, pair)
+    return next((places[number] for number in unmixed if fixes_logits(model, places[number], pair, usual)), None)
+
+
+@torch.no_grad()
+def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float | None = None) -> bool:
+    """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
+
+    If the module is called several times, the answer is no, because its first call would be changed too.
+
+    Args:
+        model: A ViT in eval mode.
+        place: The place.
+        pair: The images.
+        usual: What ``moved_by_images`` returns for them; None computes it.
+    """
+    passed = []
+
+    def of_first(tokens: Tensor) -> Tensor:
+        passed.append(tokens)
+        return tokens[:1].expand_as(tokens).clone()  # to which a layer may add in place
+
+    with place.changed(of_first):
+        logits = result_of(model(and_first(pair)))
+    usual = moved_by_images(model, pair) if usual is None else usual
+    return len(passed) == 1 and are_equal(logits, usual)
+
+
+@torch.no_grad()
+def last_result(
+    model: nn.Module, pair: Tensor, calls: Sequence[int], last: int, num_tokens: int, start: int
+) -> int | None:
+    """Return the number of the latest result of a function after attention call ``last`` that holds the last tokens.
+
+    This is for models in which no module has them, such as one whose forward method adds up everything itself.
+    ``ResultsAfter`` numbers the results. A single token has the number 0, which is no result.
+    """
+    if num_tokens < 2:
+        return 0
+    three = and_first(pair)
+    seen: dict[int, Tensor] = {}
+
+    def look(number: int, result: Tensor) -> Tensor:
+        copies = by_image(result, num_copies(num_tokens))
+        if copies is not None and len(seen) < MOST_RESULTS:
+            _keep(seen, number, copies)
+        return result
+
+    def of_first(chosen: int, number: int, result: Tensor) -> Tensor:
+        images = by_image(result, len(three))
+        if number != chosen or images is None:
+            return result
+        same = repeat(images[0], "... -> k ...", k=len(three))
+        return same if len(result) == len(three) else rearrange(same, "k n ... -> n k ...")
+
+    looking = ResultsAfter(last, look)
+    change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
+    usual = moved_by_images(model, pair)
+
+    def is_last(number: int) -> bool:
+        return are_equal(logits_within(model, three, ResultsAfter(last, partial(of_first, number))), usual)
+
+    return next((number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]) and is_last(number)), None)
+
+
+@torch.no_grad()
+def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
+    """Return whether two images have equal logits if the weights of call ``last``, which pools the tokens, are zero.
+
+    If so, the logits read nothing but what it pools.
+    """
+
+    def without(call: int, attn: Tensor) -> Tensor:
+        return torch.zeros_like(attn) if call == last else attn
+
+    three = and_first(pair)
+    with intercept(model, three, without):
+        logits = result_of(model(three))
+    return are_equal(logits, moved_by_images(model, pair))
+
+
+class ResultsAfter(TorchFunctionMode):
+    """Numbers the results with three or more axes of functions after an attention call, and passes them to ``change``.
+
+    It is entered after the interception, so that it sees what the model calls and not what the interception does.
+    """
+
+    def __init__(self, call: int, change: Callable[[int, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.call, self.change, self.number = call, change, -1
+
+    def reached(self, call: int) -> None:
+        """Count from 0 once the attention call is reached."""
+        if call == self.call:
+            self.number = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and pass its result to ``change``."""
+        result = func(*args, **(kwargs or {}))
+        if self.number < 0 or not isinstance(result, Tensor) or result.ndim < 3 or not result.is_floating_point():
+            return result
+        self.number += 1
+        return self.change(self.number, result)
+
+
+def and_first(pair: Tensor) -> Tensor:
+    """Return images and the first of them again: (B, C, H, W) -> (B + 1, C, H, W)."""
+    return torch.cat([pair, pair[:1]])  # the first image twice: its two results differ by rounding alone
+
+
+def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
+    seen[number] = tokens.detach().clone()  # a model may change them in place
+
+
+def logits_within(model: nn.Module, images: Tensor, results: ResultsAfter) -> Tensor:
+    """Return the logits of images (B, C, H, W), computed within ``results``."""
+
+    def unchanged(call: int, attn: Tensor) -> Tensor:
+        results.reached(call)
+        return attn
+
+    with intercept(model, images, unchanged), results:
+        return result_of(model(images))
+
+
+def by_image(result: Tensor, count: int) -> Tensor | None:
+    """Return a result with the axis of images first, or None if neither of its first two axes counts them."""
+    if result.shape[:1] == (count,):
+        return result
+    return rearrange(result, "n k ... -> k n ...") if result.shape[1:2] == (count,) else None

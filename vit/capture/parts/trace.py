@@ -1,0 +1,215 @@
+"""Follows tokens through the modules of a model, and finds its layers by the order of events.
+
+Every library names its parts differently, and changes the names. The order stays the same: tokens enter the first
+layer, each attention lies within a layer, and a last norm follows.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.attention import run_with_values
+from vit.capture.checks.dependence import Dependents, Made, find_dependents, influential
+from vit.capture.experiments.graph import graph_alone
+
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A place where tokens can be read and replaced: the input or the output of a module."""
+
+    module: nn.Module
+    side: Literal["input", "output"]
+
+    @contextmanager
+    def changed(self, change: Change) -> Iterator[None]:
+        """Within the context, replace the tokens at this place by ``change(tokens)``."""
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            if args:
+                return (change(args[0]), *args[1:]), kwargs
+            (name, tokens), *others = kwargs.items()
+            return (), {name: change(tokens), **dict(others)}
+
+        def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            return change(output) if isinstance(output, Tensor) else (change(output[0]), *output[1:])
+
+        if self.side == "input":
+            handle = self.module.register_forward_pre_hook(before, with_kwargs=True)
+        else:
+            handle = self.module.register_forward_hook(after)
+        with handle:
+            yield
+
+    def seen(self, look: Callable[[Tensor], object]) -> AbstractContextManager[None]:
+        """Within the context, call ``look`` with the tokens at this place, and leave them as they are."""
+
+        def unchanged(tokens: Tensor) -> Tensor:
+            look(tokens)
+            return tokens
+
+        return self.changed(unchanged)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The places in a ViT that its tokens pass through."""
+
+    entry: Boundary | None = None  # where the tokens enter the first layer; None if no module takes or returns them
+    # Such as "blocks.0"; empty if the layers share one module, or a module gets no residual stream but its norm.
+    layer_names: list[str] = field(default_factory=list)
+    layers: list[Boundary] = field(default_factory=list)  # the input of each layer: the residual stream before it
+    # The tokens that enter the attention of each layer: the output of its first norm, or the input of the layer if no
+    # norm comes before its attention.
+    norms: list[Boundary] = field(default_factory=list)
+    last: Boundary | None = None  # the input of the final norm; None if there is none
+
+
+@dataclass(eq=False)
+class TokenEvent:
+    """Tokens that enter or leave a module."""
+
+    path: str
+    boundary: Boundary
+    shape: torch.Size
+    tokens: Tensor | None  # kept only before the first attention, to save memory
+
+
+@dataclass
+class AttentionEvent:
+    """One attention call."""
+
+    path: str  # of the innermost module that contains it
+    call: int  # its number among all attentions
+    shape: torch.Size  # (B, H, N, M)
+    made_by: Made  # its nodes in the autograd graph of the logits
+    num_before: int  # number of token events before it
+
+
+@dataclass
+class Trace:
+    """The events of one forward pass, in their order. Attentions are those that influence the logits."""
+
+    tokens: list[TokenEvent] = field(default_factory=list)
+    attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
+    pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
+    # Of every attention call, even if it does not influence the logits.
+    dependents: Dependents = field(default_factory=lambda: Dependents((), ()))
+
+
+def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
+    """Pass images (B, C, H, W) through a model and return the events and the logits."""
+    trace, active = Trace(), []
+    events: list[AttentionEvent] = []
+
+    def record_attention(call: int, attn: Tensor, values: Tensor) -> Tensor:
+        copied = attn.clone()
+        made_by = Made(copied.grad_fn, values.grad_fn)
+        events.append(AttentionEvent(active[-1], call, attn.shape, made_by, len(trace.tokens)))
+        return copied
+
+    def record_tokens(path: str, boundary: Boundary, tokens: Any) -> None:
+        if isinstance(tokens, Tensor):
+            kept = None if events else tokens.detach()
+            trace.tokens.append(TokenEvent(path, boundary, tokens.shape, kept))
+
+    def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        active.append(path)
+        record_tokens(path, Boundary(module, "input"), args[0] if args else next(iter(kwargs.values()), None))
+
+    def leave(path: str, module: nn.Module, _: Any, output: Any) -> None:
+        active.pop()
+        tokens = output[0] if isinstance(output, tuple) and output else output
+        record_tokens(path, Boundary(module, "output"), tokens)
+
+    with ExitStack() as hooks, torch.enable_grad(), graph_alone():
+        for path, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(partial(leave, path)))
+        logits = run_with_values(model, images, record_attention)
+    trace.dependents = find_dependents(model, images[:1], logits, [event.made_by for event in events])
+    layers = [events[call] for call in influential(trace.dependents)]
+    trace.attentions = [event for event in layers if event.shape[-2] > 1]
+    trace.pooling = [event for event in layers if event.shape[-2] == 1]
+    return trace, logits
+
+
+def find_parts(trace: Trace, num_tokens: int) -> Parts:
+    """Find the parts of a model by the order of events. If its layers share one module, all parts are empty."""
+    num_images = trace.attentions[0].shape[0]  # a model that passes several views of an image has more rows of tokens
+    events = [event for event in trace.tokens if event.shape[:-1] == (num_images, num_tokens) and len(event.shape) == 3]
+    layer_names = _layer_names(trace)
+    inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
+    if not layer_names or not all(inside):
+        return Parts()
+    layers = [of_layer[0] for of_layer in inside]
+    norms = [_first_norm(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
+    first = next(i for i, event in enumerate(events) if event is layers[0])
+    before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
+    entered = layers[0].tokens  # None if an attention without influence came before
+    same = (event for event in reversed(before) if entered is not None and torch.equal(event.tokens, entered))
+    entry = next(same, None)
+    end = max(i for i, event in enumerate(events) if _within(event.path, layer_names[-1]))
+    last = next((event for event in events[end + 1 :] if event.boundary.side == "input"), None)
+    return Parts(
+        entry and entry.boundary,
+        layer_names,
+        [event.boundary for event in layers],
+        [event.boundary for event in norms],
+        last and last.boundary,
+    )
+
+
+def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> TokenEvent:
+    """Return the output of the first norm before an attention. If there is no norm, return the input of the layer."""
+    before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
+    norms = (
+        event
+        for event in before
+        if event.boundary.side == "output"
+        and event.shape == layer.shape
+        and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
+        and not _projects(event.boundary.module)
+    )
+    return next(norms, layer)
+
+
+def _projects(module: nn.Module) -> bool:
+    """Return whether a module is a projection of tokens: it has a matrix, itself or in a part, as an adapter has.
+
+    >>> _projects(nn.Linear(4, 4)), _projects(nn.LayerNorm(4)), _projects(nn.BatchNorm1d(4))
+    (True, False, False)
+    """
+    return any(parameter.ndim > 1 and min(parameter.shape) > 1 for parameter in module.parameters())
+
+
+def _layer_names(trace: Trace) -> list[str]:
+    """Return the path of each layer: the shortest that no other attention is below (vit.layers.0, stages.1.0).
+
+    A single layer ends at the first number.
+    """
+    split = [attention.path.split(".") for attention in trace.attentions]
+    if len({attention.path for attention in trace.attentions}) < len(split):
+        return []  # layers share one module
+    found = []
+    for path in split:
+        heads = [path[: depth + 1] for depth in range(len(path))]
+        alone = [
+            head
+            for head in heads
+            if (head[-1][-1:].isdigit() if len(split) == 1 else sum(other[: len(head)] == head for other in split) == 1)
+        ]
+        if not alone:
+            return []
+        found.append(".".join(alone[0]))
+    return found
+
+
+def _within(path: str, layer: str) -> bool:
+    return path == layer or path.startswith(f"{layer}.")
