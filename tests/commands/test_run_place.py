@@ -57,6 +57,11 @@ def test_a_prediction_has_the_folder_of_its_run_or_the_present_one(tmp_path):
     assert choose_folder("predict", "digits", tmp_path, Path("weights.safetensors"), claim=True) == (Path(), False)
 
 
+def test_predictions_of_a_run_that_cannot_be_written_are_in_the_present_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_place, "is_writable", lambda folder: folder != tmp_path / RUN)
+    assert choose_folder("predict", "digits", tmp_path, tmp_path / CHECKPOINT, claim=True) == (Path(), False)
+
+
 def test_code_that_builds_without_a_subcommand_makes_no_folder(tmp_path):
     choose_folder("fit", "digits", tmp_path, None, claim=True)
     folder, is_new = choose_folder(None, "digits", tmp_path, None, claim=True)

@@ -38,18 +38,18 @@ def choose_folder(
     """Return a new folder for a run or an evaluation, or for ``predict`` the folder of the run; and whether it is made.
 
     Only the first process makes a folder, and only if ``claim`` says so; the others do not write to the path that they
-    get.
+    get. An evaluation of a run that cannot be written is in a folder of the experiment, and its predictions are in the
+    present folder.
 
     Raises:
         ValueError: If the experiment is no name of a folder.
     """
     check_experiment(experiment)
-    origin = run_folder_of(checkpoint)
+    origin, evaluates = run_folder_of(checkpoint), subcommand in ("test", "validate")
+    if origin is not None and not is_writable(origin / "evaluations" if evaluates else origin):  # of another user
+        origin = None
     if subcommand == "predict":
         return origin or Path(), False
-    evaluates = subcommand in ("test", "validate")
-    if origin is not None and not is_writable(origin / "evaluations"):  # such as a run of another user
-        origin = None
     of_experiment = root / RUNS / experiment
     parent = (origin or of_experiment) / "evaluations" if evaluates else of_experiment
     prefix = f"{subcommand}_{checkpoint.stem}" if evaluates else "version"

@@ -165,7 +165,8 @@ class ViTCLI(LightningCLI):
                 type=str | None,
                 default=None,
                 help="CSV file of the predictions; None is predictions.csv in the folder of the run (of a checkpoint "
-                "outside of a run: in this folder), or predictions_1.csv where that exists.",
+                "outside of a run, or of a run that cannot be written: in this folder), or predictions_1.csv where "
+                "that exists.",
             )
             add_overwrite(parser)
         return parser
