@@ -10,7 +10,7 @@ compared with the joint form, all models are timed side by side, and the model o
 A row under a seed is written to heads.json and heads.md as soon as it is done; the same command continues after an
 interrupt, with what is missing. A training that fails is one line on stderr, and the others continue.
 
-    python benchmarks/heads.py [--data data/cifar10-jpeg] [--steps 1000] [--only "8 heads" ...] [--parallel 2]
+    python benchmarks/heads.py [--data data/cifar10-jpeg] [--steps 800] [--only "8 heads" ...] [--parallel 2]
         [--config configs/cifar10_quick.yaml] [--output benchmarks/results]
 """
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--config", type=Path, default=CONFIG, help="recipe that names the data and the batches")
     parser.add_argument("--data", type=Path, help="class folders of images, instead of the recipe's data")
-    parser.add_argument("--steps", type=int, default=1000, help="steps of each training (default: 1000)")
+    parser.add_argument("--steps", type=int, default=800, help="steps of each training (default: 800)")
     parser.add_argument(
         "--only",
         nargs="+",

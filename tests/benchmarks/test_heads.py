@@ -80,21 +80,21 @@ def test_each_row_is_trained_under_each_seed_and_examined_at_two_sizes(run):
 
 def test_what_was_measured_is_not_measured_again(run, tmp_path):
     before, trained = run("--only", "1 head")
-    assert len(trained) == 2
+    assert len(trained) == len(SEEDS)
     (tmp_path / "heads.json").write_text(json.dumps(dict(list(before.items())[:1])))
     after, trained = run("--only", "1 head", "8 heads")
-    assert [name for name, *_ in trained[2:]] == [
+    assert [name for name, *_ in trained[len(SEEDS) :]] == [
         f"8 heads, seed {SEEDS[0]}",
-        *(f"{row}, seed {SEEDS[1]}" for row in ("1 head", "8 heads")),
+        *(f"{row}, seed {seed}" for seed in SEEDS[1:] for row in ("1 head", "8 heads")),
     ]
-    assert len(after) == 4
+    assert len(after) == 2 * len(SEEDS)
 
 
 def test_a_failure_stops_no_other_row(run, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="error: 2 measurements failed"):
+    with pytest.raises(SystemExit, match="error: 3 measurements failed"):
         run("--only", "uniform attention", "1 head")
     assert "error: uniform attention, seed 11 failed with exit status 1: no\n" in capsys.readouterr().err
-    assert len(json.loads((tmp_path / "heads.json").read_text())) == 2
+    assert len(json.loads((tmp_path / "heads.json").read_text())) == len(SEEDS)
 
 
 def test_the_model_of_16_heads_is_pruned_and_differences_are_taken_under_the_same_seed(run, tmp_path, unpadded):
@@ -106,9 +106,9 @@ def test_the_model_of_16_heads_is_pruned_and_differences_are_taken_under_the_sam
     per_head = 3 * (32 * 2 + 2) + 2 * 32
     assert sizes[0] - sizes[1] == 4 * per_head
     text = unpadded((tmp_path / "heads.md").read_text())
-    assert "| 1 head | 50.50 ± 0.71 | -20.00 ± 0.00 |" in text
-    assert "| 8 heads | 70.50 ± 0.71 | |" in text
-    assert "| no positions | 40.50 ± 0.71 | -30.00 ± 0.00 |" in text
+    assert "| 1 head | 51.00 ± 1.00 | -20.00 ± 0.00 |" in text
+    assert "| 8 heads | 71.00 ± 1.00 | |" in text
+    assert "| no positions | 41.00 ± 1.00 | -30.00 ± 0.00 |" in text
     assert text.count("| 8 heads |") == 2  # beside the rows of the two groups
     assert "## 16 heads, pruned without further training, 7 steps" in text
     assert (tmp_path / "heads.png").exists()
@@ -136,7 +136,7 @@ def test_all_models_are_timed_against_the_reference(run, tmp_path, monkeypatch, 
 def test_a_model_that_is_missing_is_one_line(run, capsys):
     with pytest.raises(SystemExit, match="error: 1 measurements failed"):
         run("--only", "1 head", "time of a step")
-    assert "error: time of a step, 7 steps: no checkpoint runs/heads_2_heads_7_12/" in capsys.readouterr().err
+    assert "error: time of a step, 7 steps: no checkpoint runs/heads_2_heads_7_13/" in capsys.readouterr().err
 
 
 def test_questions_without_a_trained_reference_are_one_line(run, capsys):
@@ -162,7 +162,7 @@ def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatc
 def test_the_command_line_takes_every_row_and_builds_its_model(row, build):
     config = Path(heads.__file__).parents[1] / "configs" / "digits.yaml"
     model = build(["--config", str(config), *heads.BASE, *ROWS[row]]).model
-    assert (model.hparams.optimizer, model.hparams.init, model.hparams.patch_drop) == ("adamw", "glorot", 0)
+    assert (model.hparams.patch_drop, model.hparams.patch_drop_until, model.hparams.compile) == (0, 1, False)
     assert (model.network.embed_dim, len(model.network.blocks)) == (128, 6)
     assert model.network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 

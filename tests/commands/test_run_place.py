@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
+from PIL import Image
 
 import vit
 from vit.commands import run_place
@@ -30,6 +31,7 @@ def test_the_experiment_is_the_name_that_is_given_or_that_of_the_run_of_the_conf
 
 def test_a_folder_of_images_names_the_experiment(tmp_path):
     (tmp_path / "train/cat").mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "train/cat/one.png")
     assert experiment_name(None, None, [], vit.data.ImageFolder(tmp_path)) == tmp_path.name
 
 

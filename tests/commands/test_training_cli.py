@@ -247,7 +247,7 @@ def test_the_record_of_a_checkpoint_outside_of_a_run_is_below_runs(run, finished
 
 def test_the_record_of_a_run_of_another_user_is_below_the_own_runs(run, finished, folder, monkeypatch):
     finished.rename(folder / "theirs")
-    monkeypatch.setattr("vit.commands.training_cli.is_writable", lambda path: "theirs" not in str(path))
+    monkeypatch.setattr("vit.commands.run_place.is_writable", lambda path: "theirs" not in str(path))
     run("test", "--ckpt_path", "theirs/checkpoints/last.ckpt", *CPU, "--experiment", "borrowed")
     assert results(folder / "runs/borrowed/evaluations/test_last_0")["test_accuracy"] is not None
     assert not (folder / "theirs/evaluations").exists()

@@ -49,8 +49,7 @@ class MultiHeadAttention(nn.Module):
 
     ``concat(head_1, ..., head_H) W_proj``, where head i projects the tokens to its own queries, keys and values. The
     three projections are one layer ``qkv``, with timm's name and the order of ``nn.MultiheadAttention.in_proj``. For a
-    context of another width there are two layers, ``q`` and ``kv``. For keys and values from tokens of different widths
-    there are three, ``q``, ``k`` and ``v``.
+    context of another width there are ``q`` and ``kv``; for keys and values of two widths, ``q``, ``k`` and ``v``.
 
     >>> import torch
     >>> attention = MultiHeadAttention(48, num_heads=3)

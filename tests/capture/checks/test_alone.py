@@ -1,10 +1,10 @@
 """An image alone and in a batch: attention that changes with the other images is refused."""
 
 import pytest
-from tests.capture.test_head_order import IMAGES, Flat, images_first
 from torch import nn
 
 from tests.architectures import randomised
+from tests.capture.interception.test_head_order import IMAGES, Flat, images_first
 from vit.capture import capture_attention
 
 
