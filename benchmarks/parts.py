@@ -121,7 +121,7 @@ MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
 PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
 PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
-ALL_PATCHES = "--model.patch_drop=0 --model.patch_drop_until=1 --model.compile=false"
+FOR_ALL = "--model.init=glorot --model.patch_drop=0 --model.patch_drop_until=1 --model.compile=false"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
 OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
 OF_PACKAGED_MAPS += " legrad gradcam attnlrp"
@@ -212,7 +212,7 @@ PARTS: dict[str, Part] = {
         file="heads",
         minutes=120,
         commands=(f"heads.py {DATA} --steps 800 --parallel 2",),
-        training=always(f"{QUICK} {ALL_PATCHES} --model.embed_dim 128 --model.num_heads 8"),
+        training=always(f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"),
         sources=(*ATTENTION, "vit/analysis/*.py"),
     ),
     "finetune": Part(

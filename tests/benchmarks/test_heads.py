@@ -162,7 +162,7 @@ def test_the_questions_are_asked_of_the_reference_once(run, tmp_path, monkeypatc
 def test_the_command_line_takes_every_row_and_builds_its_model(row, build):
     config = Path(heads.__file__).parents[1] / "configs" / "digits.yaml"
     model = build(["--config", str(config), *heads.BASE, *ROWS[row]]).model
-    assert (model.hparams.patch_drop, model.hparams.patch_drop_until, model.hparams.compile) == (0, 1, False)
+    assert (model.hparams.init, model.hparams.patch_drop, model.hparams.compile) == ("glorot", 0, False)
     assert (model.network.embed_dim, len(model.network.blocks)) == (128, 6)
     assert model.network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
