@@ -155,7 +155,7 @@ CLAIMS = {
 }
 
 
-COLUMNS = ("claim", "answer", "measured (95 % interval)")
+COLUMNS = ("claim", "answer")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -255,9 +255,9 @@ def overview() -> str:
         rows = claim.rows(cells)
         if rows:
             section = f"**[{claim.title}](#{anchor(claim.title)})**{out_of_date(cells.values())}"
-            table.append(dict(zip(COLUMNS, (section, "", ""), strict=True)))
+            table.append(dict(zip(COLUMNS, (section, ""), strict=True)))
         for row in rows:
-            table.append(dict(zip(COLUMNS, (row["sentence"], row["answer"], row["measured"]), strict=True)))
+            table.append(dict(zip(COLUMNS, (row["sentence"], row["answer"]), strict=True)))
         found.update(row["answer"] for row in rows)
     counted = f'{found[HOLDS]} hold here, {found[FAILS]} do not, and {found[OPEN]} stay open ("cannot tell")'
     warning = "The intervals are not corrected for their number: expect about one in twenty to miss the true value."

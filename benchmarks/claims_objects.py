@@ -9,16 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from claims_training import (
-    answer,
-    difference,
-    fit,
-    is_right,
-    mean_interval,
-    normalised,
-    of_setting,
-    percent,
-)
+from claims_training import answer, difference, fit, is_right, mean_with_interval, normalised, of_setting, percent
 from einops import einsum, rearrange
 from torch import Tensor
 
@@ -264,20 +255,18 @@ def times(values: list[float]) -> str:
     """Return mean and 95 % interval of multiples.
 
     >>> times([1.0, 2.0, 3.0])
-    '2.0 ± 2.5 times'
+    '2.0 times (-0.5 to 4.5)'
     """
-    mean, low, _ = mean_interval(values)
-    return f"{mean:.1f} ± {mean - low:.1f} times"
+    return mean_with_interval(values, ".1f", " times")
 
 
 def correlation(values: list[float]) -> str:
     """Return mean and 95 % interval of correlations.
 
     >>> correlation([0.1, 0.2, 0.3])
-    '0.20 ± 0.25'
+    '0.20 (-0.05 to 0.45)'
     """
-    mean, low, _ = mean_interval(values)
-    return f"{mean:.2f} ± {mean - low:.2f}"
+    return mean_with_interval(values, ".2f")
 
 
 def table(cells: dict[str, Any]) -> str:

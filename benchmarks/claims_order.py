@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from claims_training import FAILS, HOLDS, OPEN, difference, fit, mean_interval, of_setting
+from claims_training import FAILS, HOLDS, OPEN, difference, fit, mean_with_interval, of_setting
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
@@ -84,8 +84,7 @@ def with_rows_of_others(pixels: Tensor, seed: int) -> Tensor:
 
 def bits(values: list[float]) -> str:
     """Return mean and 95 % interval over seeds."""
-    mean, low, _ = mean_interval(values)
-    return f"{mean:.3f}" + (f" ± {mean - low:.3f}" if math.isfinite(low) else "")
+    return mean_with_interval(values, ".3f")
 
 
 def less(found: tuple[float, float, float]) -> str:

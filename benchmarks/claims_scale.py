@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from claims_training import BATCH, FAILS, HOLDS, OPEN, difference, fit, mean_interval, normalised
+from claims_training import BATCH, FAILS, HOLDS, OPEN, difference, fit, mean_interval, mean_with_interval, normalised
 from scipy.optimize import curve_fit
 
 import vit
@@ -257,7 +257,7 @@ def table(cells: dict[str, Any]) -> str:
                 line["MFLOP a step"] = f"{of_width[0]['flop_per_step'] / 1e6:,.0f}"
                 for share in SHARES:
                     found = [read(cell) for cell in of_width if cell["share"] == share]
-                    line[f"{share:.1%} of the images"] = plus_minus(found)
+                    line[f"{share:.1%} of the images"] = mean_with_interval(found, ".3f")
                 lines.append(line)
         parts.append(markdown_table(lines))
     tested = next(iter(cells.values()))["tested"]
@@ -271,15 +271,3 @@ def table(cells: dict[str, Any]) -> str:
         shown = "; ".join(f"seed {seed}: b {b:.2f}, c {c:.3f}" for seed, (_, b, c) in zip(seeds, laws, strict=True))
         note += f" The law a C^-b + c that predicts width {LARGER}: {shown}."
     return "\n\n".join([*parts, note])
-
-
-def plus_minus(values: list[float]) -> str:
-    """Return mean and 95 % interval of losses over seeds; "" of none.
-
-    >>> plus_minus([0.1, 0.12, 0.14]), plus_minus([0.1])
-    ('0.120 ± 0.050', '0.100')
-    """
-    if not values:
-        return ""
-    mean, low, _ = mean_interval(values)
-    return f"{mean:.3f}" + (f" ± {mean - low:.3f}" if math.isfinite(low) else "")

@@ -69,10 +69,20 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return the difference of two means and its 95 % interval over seeds, by Welch's t."""
-    mean = statistics.mean(first) - statistics.mean(second)
-    if min(len(first), len(second)) < 2:
+    return combined([first], [second])
+
+
+def combined(added: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Return the sum of some means minus that of others, and its 95 % interval over seeds, by Welch's t.
+
+    >>> combined([[3.0, 5.0], [1.0, 1.0]], [[2.0, 2.0], [1.0, 1.0]])[0]
+    2.0
+    """
+    every = [*added, *taken]
+    mean = sum(map(statistics.mean, added)) - sum(map(statistics.mean, taken))
+    if min(map(len, every)) < 2:
         return mean, -math.inf, math.inf
-    parts = [(statistics.variance(values) / len(values), len(values) - 1) for values in (first, second)]
+    parts = [(statistics.variance(values) / len(values), len(values) - 1) for values in every]
     square = sum(part for part, _ in parts)
     if not square:
         return mean, mean, mean
@@ -102,16 +112,30 @@ def points(found: tuple[float, float, float]) -> str:
 
 
 def percent(values: Sequence[float]) -> str:
-    """Return mean and 95 % interval of accuracies over seeds; "" of none.
+    """Return mean and 95 % interval of accuracies over seeds; "" of none. No accuracy is outside of 0 to 100 %.
 
-    >>> percent([0.5, 0.52, 0.54]), percent([0.9, 1.0])
-    ('52.0 ± 5.0 %', '95.0 % (31.5 to 100.0 %)')
+    >>> percent([0.5, 0.52, 0.54]), percent([0.9, 1.0]), percent([0.5])
+    ('52.0 % (47.0 to 57.0)', '95.0 % (31.5 to 100.0)', '50.0 %')
+    """
+    return mean_with_interval(values, ".1f", " %", 100.0, (0.0, 1.0))
+
+
+def mean_with_interval(
+    values: Sequence[float],
+    form: str,
+    unit: str = "",
+    factor: float = 1.0,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
+    """Return mean and 95 % interval over seeds: the mean alone of one value, "" of none.
+
+    >>> mean_with_interval([1.0, 2.0, 3.0], ".1f", " times"), mean_with_interval([0.1], ".3f")
+    ('2.0 times (-0.5 to 4.5)', '0.100')
     """
     if not values:
         return ""
     mean, low, high = mean_interval(values)
+    text = f"{factor * mean:{form}}{unit}"
     if not math.isfinite(low):
-        return f"{100 * mean:.1f} %"
-    if low < 0 or high > 1:  # the interval is even, and no accuracy is outside
-        return f"{100 * mean:.1f} % ({100 * max(low, 0):.1f} to {100 * min(high, 1):.1f} %)"
-    return f"{100 * mean:.1f} ± {100 * (mean - low):.1f} %"
+        return text
+    return f"{text} ({factor * max(low, bounds[0]):{form}} to {factor * min(high, bounds[1]):{form}})"

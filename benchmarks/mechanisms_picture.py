@@ -17,12 +17,11 @@ from matplotlib.patches import Patch, Rectangle
 from torch import Tensor, nn
 
 import vit
-from vit.support.plotting import ORANGE
 
 PICTURE = Path(__file__).parents[1] / "docs/images/mechanisms.png"
 SIDE, QUERY = 8, (3, 4)  # patches of a side; row and column of the patch that attends
 ACROSS, LETTERS = 6, 15
-BLACK = 3  # times the mean weight, and above
+MOST = 3  # times the mean weight: yellow, as all above
 OPTIONS = {
     "topk": {"k": 6},
     "window": {"window": 4},
@@ -66,9 +65,9 @@ def implied_weights(attn: nn.Module, tokens: Tensor) -> Tensor:
 def show(axes: Axes, name: str, color: str) -> None:
     """Show the weights of a mechanism in units of their mean, with a frame around the patch that attends."""
     weights = weights_of(name).abs()
-    axes.imshow(weights / weights.mean(), cmap="Greys", vmin=0, vmax=BLACK)
+    axes.imshow(weights / weights.mean(), vmin=0, vmax=MOST)
     row, column = QUERY
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=ORANGE, lw=2))
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec="white", lw=2))
     axes.set_title(name, color=color, fontsize=LETTERS)
     axes.set(xticks=[], yticks=[])
 
@@ -83,7 +82,7 @@ def draw() -> None:
     for axes, (name, color) in zip(plots, shown, strict=False):
         axes.set_axis_on()
         show(axes, name, color)
-    scale = f"white 0, grey the mean, black {BLACK} times or more"
+    scale = f"dark 0, yellow {MOST} times the mean or more"
     figure.suptitle(f"Where the framed patch attends: {scale}", fontsize=LETTERS)
     families = [Patch(color=color, label=family) for family, (color, _) in FAMILIES.items()]
     figure.legend(handles=families, loc=(0.5, 0.03), ncols=2, fontsize=LETTERS - 5, columnspacing=1.0, frameon=False)

@@ -1,4 +1,4 @@
-"""Draw docs/images/photograph.png: the map of a photograph as it was taken, of something that no class names.
+"""Draw docs/images/cat.png and temple.png: maps of photographs as taken, of a class of the model and of none.
 
 python benchmarks/photograph_picture.py
 """
@@ -12,17 +12,18 @@ from sklearn.datasets import load_sample_image
 
 from vit.commands import explain
 
-PICTURE = Path(__file__).parents[1] / "docs/images/photograph.png"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main() -> None:
-    """Draw the picture as the command does."""
+    """Draw the pictures as the command does."""
     with TemporaryDirectory() as folder:
-        photograph = Path(folder) / "temple.jpg"
-        Image.fromarray(load_sample_image("china.jpg")).save(photograph, quality=90)
-        explain.main([str(photograph), "--out", f"{folder}/explained"])
-        shutil.copyfile(Path(folder) / "explained/temple_relevance.png", PICTURE)
-    print(PICTURE)
+        Image.fromarray(load_sample_image("china.jpg")).save(Path(folder) / "temple.jpg", quality=90)
+        shutil.copyfile(DOCS / "photographs/cat.jpg", Path(folder) / "cat.jpg")
+        explain.main([folder, "--out", f"{folder}/explained"])
+        for name in ("cat", "temple"):
+            shutil.copyfile(Path(folder) / f"explained/{name}_relevance.png", DOCS / f"images/{name}.png")
+            print(DOCS / f"images/{name}.png")
 
 
 if __name__ == "__main__":

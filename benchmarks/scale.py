@@ -148,7 +148,7 @@ def report(cells: dict[str, Any]) -> str:
 def slower(cells: dict[str, Any]) -> str:
     """Return a sentence that names where ours is slower than the fastest other library."""
     found = [
-        f"{name}{row.removeprefix('ours')} ({measured['against_best_peer'][1]:.2f})"
+        f"{in_words(name)}{row.removeprefix('ours').replace(', ', ' by ')} ({measured['against_best_peer'][1]:.2f})"
         for name, cell in cells.items()
         for row, measured in cell["rows"].items()
         if row.startswith("ours") and measured.get("against_best_peer", [0, 1])[1] < SLOWER
@@ -157,6 +157,21 @@ def slower(cells: dict[str, Any]) -> str:
     if not found:
         return f"Nowhere is ours {share} slower than the fastest other library."
     return f"Ours is {share} slower than the fastest other library at: {'; '.join(found)}."
+
+
+def in_words(name: str) -> str:
+    """Return the name of a cell in words.
+
+    >>> in_words("tokens 65 inference bf16"), in_words("batch 512 training fp32")
+    ('one image of 65 tokens in bf16', 'training on 512 images of 65 tokens in fp32')
+    >>> in_words("features 1 inference bf16")
+    'features of one image of 65 tokens in bf16'
+    """
+    part, value, mode, dtype = name.split()
+    count, tokens = (1, value) if part == "tokens" else (int(value), "65")
+    images = "one image" if count == 1 else f"{count} images"
+    task = "features of " if part == "features" else "training on " if mode == "training" else ""
+    return f"{task}{images} of {tokens} tokens in {dtype}"
 
 
 def _readable(cell: dict[str, Any]) -> dict[str, str]:

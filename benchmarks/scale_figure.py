@@ -52,7 +52,7 @@ def _draw_panel(axes: Axes, cells: list[dict[str, Any]], part: str, measure: str
             axes.plot(*zip(*points, strict=True), "o-", color=color, ms=4, lw=2 if name == "ours" else 1.3)
             ends[name] = points[-1]
     values = sorted({cell["value"] for cell in cells})
-    axes.set(xscale="log", xlabel=AXES[part], title=f"{TITLES[part]}:\n{title}")
+    axes.set(xscale="log", xlabel=AXES[part], ylabel=title, title=TITLES[part])
     axes.set_xlim(values[0] / 1.4, values[-1] * (values[-1] / values[0]) ** 0.42)
     axes.set_xticks(values, [f"{value:,}" for value in values])
     if part == "tokens":

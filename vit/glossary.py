@@ -38,7 +38,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it to compare: on no model of CIFAR-10 was it surely above the control edges",
+        "Take it to compare: on no model of CIFAR-10 was it clearly above the control edges",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
@@ -126,6 +126,7 @@ EVERYWHERE = {
         "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),
+    "clearly": Word("The whole 95 % interval of the difference is on this side of zero"),
     "class token": Word("The token before the patches, from which the class is read", "Dosovitskiy et al. 2021"),
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),

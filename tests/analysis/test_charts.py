@@ -26,6 +26,16 @@ def test_distances_stand_beside_that_of_uniform_attention(drawn, table):
     assert "pixels" in axes.get_ylabel()
 
 
+def test_the_heads_before_training_are_drawn_beside_those_after(drawn, table, ours, images):
+    before = describe_heads(ours, images)
+    (axes,) = drawn(lambda trained, path: charts.draw_distances(trained, path, before), table).axes
+    _, grey, dots = axes.lines
+    assert list(grey.get_ydata()) == [head.distance for head in before.heads]
+    assert list(dots.get_ydata()) == [head.distance for head in table.heads]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["uniform attention", "one head before training", "one head"]
+
+
 def test_every_kind_has_its_colour_and_every_head_its_entropy(drawn, table):
     figure = drawn(charts.draw_kinds, table)
     (axes,) = figure.axes
@@ -60,21 +70,19 @@ def test_layers_of_many_heads_are_drawn_without_numbers(drawn):
     assert texts(axes) == []
 
 
-def test_pruning_shows_cost_and_gain_of_every_order(drawn):
+def test_pruning_shows_the_cost_of_every_order(drawn):
     def points(accuracy):
-        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1 + (10 - left) / 20, ()) for left in (10, 5, 0)]
+        return [PruningPoint(left, {}, accuracy, 1.0, 1, 1.0, 1.0, ()) for left in (10, 5, 0)]
 
     curves = {"importance": points(0.9), "oracle": points(0.8), "random": points(0.2)}
-    (cost,), (gain,) = (drawn(draw, curves).axes for draw in (charts.draw_pruning, charts.draw_pruning_speed))
+    (cost,) = drawn(charts.draw_pruning, curves).axes
     assert [list(line.get_xdata()) for line in cost.lines] == [[10, 5, 0]] * 3
     assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
-    assert [list(line.get_xdata()) for line in gain.lines] == [[1, 1.25, 1.5]] * 3
     assert cost.get_xlim()[0] > cost.get_xlim()[1]
-    assert cost.get_title() == "Accuracy as heads are removed"
-    assert gain.get_title() == "Accuracy over the measured speed"
+    assert cost.get_title() == "Accuracy as heads are removed, the least important first"
     assert len({line.get_color() for line in cost.lines}) == 3
     labels = [text.get_text() for text in cost.get_legend().get_texts()]
-    assert labels == ["gradient of the gate", "loss without it", "random"]
+    assert labels == ["by gradient of the gate", "by loss without the head", "at random"]
 
 
 def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):

@@ -32,10 +32,10 @@ def of_circuit():
 def test_the_head_of_the_circuit_carries_the_decision_and_the_class_token_takes_it_over_there(of_circuit, tmp_path):
     answer = decision.what_the_decision_rests_on(of_circuit, tmp_path)
     assert f"head {HEAD} of layer {LAYER} carries the most of this" in answer.found
-    moved = re.search(r"the class token moves ([\d.]+)\u00a0% \(.*\) of the decision before layer (\d)", answer.found)
+    moved = re.search(r"own, ([\d.]+)\u00a0% \([^)]*\) of the decision moves before layer (\d)", answer.found)
     assert float(moved[1]) == pytest.approx(100, abs=0.1)
     assert int(moved[2]) == LAYER + 1
-    assert f"(0.0\u00a0% (0.0 to 0.0) before layer {LAYER})" in answer.found
+    assert f", and 0.0\u00a0% (0.0 to 0.0) before layer {LAYER}: there, most of it still stands" in answer.found
     assert {path.name for path in tmp_path.iterdir()} == set(answer.pictures) == {"cut.png", "residual.png"}
 
 
@@ -50,6 +50,7 @@ def test_the_head_is_chosen_on_one_half_and_its_fall_is_that_of_the_other(ours, 
     answer = decision.what_the_decision_rests_on(subject_of(ours, images[:6]), tmp_path)
     assert "head 4 of layer 1 carries the most" in answer.found
     assert "the difference falls without it by 2.00 (-0.48 to 4.48), which cannot be told from none" in answer.found
+    assert ", and without head 0 of layer 0 by 7.00: the halves name different heads." in answer.found
     # The table and the figure have the same number.
     assert answer.columns["fall_without"][1][4] == drawn[1][4].item() == pytest.approx(2)
 

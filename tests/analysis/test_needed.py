@@ -16,25 +16,23 @@ def point(left, removed, share):
 
 def test_as_many_heads_can_go_as_one_half_allows_and_the_cost_is_that_of_the_other_half(subject, tmp_path, monkeypatch):
     def curve(model, batches, ranking, order, *, rerank, rounds, shared, seed=0):
-        assert (rerank, rounds) == (False, 1 if order == "random" else 3)
+        assert (rerank, rounds) == (False, 0)
         rows = [(5, 5), (5, 4), (5, 1), (2, 0)]  # right of 5 even and of 5 odd images
         shift = {"importance": 0, "oracle": 0, "weight": 1, "random": 1 + seed % 3}[order]
         points = []
         for left, (even, odd) in zip((15, 10, 7, 0), rows, strict=True):
             fewer = (seed % 3, shift) if left == 7 else (0, 0)  # the draws differ
             row = tuple(i // 2 < (even - fewer[0], odd - fewer[1])[i % 2] for i in range(10))
-            points.append(PruningPoint(left, {}, sum(row) / 10, 1.0, 1, 1.0, 1.0 + shift, row))
+            points.append(PruningPoint(left, {}, sum(row) / 10, 1.0, 1000 + 100 * left, 1.0, 1.0, row))
         return points
 
     monkeypatch.setattr(needed, "pruning_curve", curve)
     drawn = {}
     monkeypatch.setattr(needed.charts, "draw_pruning", lambda curves, path: drawn.update(curves))
-    speeds = {}
-    monkeypatch.setattr(needed.charts, "draw_pruning_speed", lambda curves, path: speeds.update(curves))
     answer = needed.how_many_heads_can_go(subject, tmp_path)
     assert "On one half of the images, 8 heads can go by the gradient for at most one point" in answer.found
     assert "on the other half, this costs 80.0 points (" in answer.found
-    assert speeds == drawn
+    assert "7 heads left are 68.0\u00a0% of the parameters." in answer.found
     # The figure has the numbers of the text: at random, the mean over draws.
     at_half = {order: next(x.accuracy for x in points if x.heads_left == 7) for order, points in drawn.items()}
     assert f"With 7 random heads left, it is right on {100 * at_half['random']:.1f}\u00a0% (mean of 6" in answer.control

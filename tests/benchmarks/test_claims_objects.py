@@ -137,4 +137,4 @@ def test_each_sentence_is_judged_against_its_higher_control():
     assert [row["answer"] for row in found] == [FAILS, FAILS, OPEN, FAILS]
     (line, *_) = experiment.rows(cells(own=3.0, clutter=2.0, kept=0.9))
     assert line["measured"].endswith("+1.01 (+0.99 to +1.03)")
-    assert "90.0 ± 0.0 %" in experiment.table(cells(own=3.0, clutter=2.0, kept=0.9))
+    assert "90.0 % (90.0 to 90.0)" in experiment.table(cells(own=3.0, clutter=2.0, kept=0.9))

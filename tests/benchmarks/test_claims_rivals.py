@@ -49,9 +49,10 @@ def test_nothing_is_answered_if_shuffled_labels_are_not_at_chance(shuffled):
 
 def test_a_row_names_controls_and_times():
     first, second = claims_rivals.rows(compared(0.8, 0.8))
-    assert "+20.0 points (+19.8 to +20.2)" in first["measured"]
+    assert "over softmax, 50 or 150 images minus 1,199: +30.0 points (" in first["measured"]
+    assert "the lead with 50 or 150 images: +20.0 points (+19.8 to +20.2)" in first["control"]
     assert "uniform minus softmax: +0.0 points" in first["control"]
-    assert "softmax with shuffled labels: 10.0 ± 0.2 %" in first["control"]
+    assert "softmax with shuffled labels: 10.0 % (9.8 to 10.2)" in first["control"]
     assert "a step: softmax 8.0 ms, convolution 6.0 ms" in second["control"]
 
 
@@ -77,7 +78,7 @@ def test_the_table_states_size_and_chosen_options():
     text = claims_rivals.table(compared(0.8, 0.8))
     assert "22,000" in text
     assert "0.003, kernel 5" in text
-    assert "With shuffled labels: softmax 10.0 ± 0.2 %, convolution 10.0 ± 0.2 %." in text
+    assert "With shuffled labels: softmax 10.0 % (9.8 to 10.2), convolution 10.0 % (9.8 to 10.2)." in text
 
 
 def test_all_models_have_the_same_number_of_parameters_that_the_logits_depend_on():

@@ -21,7 +21,7 @@ from vit.glossary import HEADS
 
 SMALL = {"image_size": 8, "patch_size": 4, "in_channels": 1, "embed_dim": 12, "depth": 2, "num_heads": 3}
 PICTURES = (
-    *("kinds", "distances", "offsets", "pruning", "pruning_speed", "layers", "cut", "residual"),
+    *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
     *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
 )
 
@@ -81,7 +81,7 @@ def test_every_question_is_answered_beside_its_control(analysed):
     assert "Not measured" not in page
     assert "nan" not in printed
     assert "Digits: right on" in page
-    assert "the training itself started from mimetic weights" in page
+    assert "with new random weights, drawn as for this training (init mimetic)" in page
 
 
 def test_the_table_has_a_row_for_each_head_and_every_measure(analysed):

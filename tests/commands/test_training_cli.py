@@ -143,7 +143,7 @@ def test_help_describes_every_argument_of_an_objective_and_its_model(run, capsys
     chosen = {"num_classes", "fc_norm", *objective.from_data, "vit_kwargs"}
     for name in constructor_arguments(*(cls for cls in classes if cls.__module__.startswith("vit."))) - chosen:
         first_words = re.search(rf"^ +{name}: (\S+ \S+ \S+)", texts, re.MULTILINE)[1]
-        assert re.search(rf"--model\.{name} .{{0,400}}{re.escape(first_words)}", printed), name
+        assert re.search(rf"--model\.{name}[ ,].{{0,400}}{re.escape(first_words)}", printed), name
 
 
 def test_help_names_the_help_of_model_and_data(run, capsys):

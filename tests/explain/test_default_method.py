@@ -19,7 +19,7 @@ PATENTED = "attnlrp"  # so its authors' library says: a user has to ask for it
 
 @pytest.mark.parametrize("measure", ["drop", "fill", "SaCo"])
 @pytest.mark.parametrize("cell", TRAINED)
-def test_the_default_is_not_surely_below_a_free_method_of_its_cost(cell, measure):
+def test_the_default_is_not_clearly_below_a_free_method_of_its_cost(cell, measure):
     rows = {row["method"]: row for row in CELLS[cell]["photographs"]}
     affordable = [row for row in rows.values() if row["ms"] < COSTLY * rows[DEFAULT_METHOD]["ms"]]
     assert len(affordable) > 6
@@ -35,14 +35,14 @@ def test_the_default_is_above_every_control_and_above_the_other_free_methods_of_
     assert sorted(means, key=means.get)[-2:] == [DEFAULT_METHOD, PATENTED]
 
 
-def test_by_painted_patches_a_bell_in_the_centre_is_not_surely_worse_than_the_default_in_two_trainings():
+def test_by_painted_patches_a_bell_in_the_centre_is_not_clearly_worse_than_the_default_in_two_trainings():
     undecided = 0
     for name in TRAINED:
         fill = {row["method"]: row["fill"] for row in CELLS[name]["photographs"]}
         undecided += fill["center"][2] >= fill[DEFAULT_METHOD][1]
         assert all(fill[control][2] < fill[PATENTED][1] for control in CONTROLS)
     assert (undecided, len(TRAINED)) == (2, 3)
-    words = f"`{DEFAULT_METHOD}` is not surely above the bell in the centre in two of the three trainings"
+    words = f"`{DEFAULT_METHOD}` is not clearly above the bell in the centre in two of the three trainings"
     assert words in " ".join(TRUST.read_text().split())
 
 
@@ -56,7 +56,7 @@ def test_the_default_is_above_every_control_on_the_packaged_model_but_below_the_
     assert f"Take `{better[0]}` or `{better[1]}`" in card
     assert all(
         drop[name][1] <= drop["edges"][2] for name in ("attention", "rollout", "value_rollout")
-    )  # not surely above
+    )  # not clearly above
 
 
 def test_the_note_on_other_models_names_the_best_map_by_removed_tokens_and_the_default():

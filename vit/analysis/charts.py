@@ -1,7 +1,7 @@
 """Figures of heads and layers."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,12 @@ KIND_COLORS = {"local": SKY, "positional": AMBER, "content": MINT, "sink": SILVE
 ORDER_COLORS = {"importance": BLUE, "oracle": ORANGE, "weight": GREEN, "random": GREY}
 MOST_NAMED = len(SERIES)  # lines with a name each; more have a colour bar
 MARKERS = "os^vPX"  # of the same lines
-ORDER_NAMES = {"importance": "gradient of the gate", "oracle": "loss without it", "weight": "size of weights"}
+ORDER_NAMES = {
+    "importance": "by gradient of the gate",
+    "oracle": "by loss without the head",
+    "weight": "by size of weights",
+    "random": "at random",
+}
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}
 UNTRAINED = {"color": GREY, "marker": "o", "ms": 4, "ls": "--", "label": "before training"}
@@ -48,16 +53,21 @@ MOST_NUMBERED = 16  # heads of a layer; if a layer has more, numbers do not fit 
 
 
 @plot_style
-def draw_distances(table: HeadTable, path: Path) -> None:
+def draw_distances(table: HeadTable, path: Path, before: HeadTable | None = None) -> None:
     """Draw the mean attention distance of each head by layer, and the distance of uniform attention as a line.
+
+    ``before`` is the table of the model before training, whose heads are grey.
 
     Figure 7 of Dosovitskiy et al. (2021) is the same chart. There, only the first layers have local heads.
     """
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     axes.axhline(table.uniform_distance, color=GREY, ls="--", label="uniform attention")
-    layers, distances = zip(*((head.layer, head.distance) for head in table.heads), strict=True)
-    axes.plot(layers, distances, "o", ms=5, color=BLUE, alpha=0.7, label="one head")
+    drawn = [] if before is None else [(before, {"color": GREY, "label": "one head before training"}, 0.15)]
+    for each, look, shift in [*drawn, (table, {"color": BLUE, "label": "one head"}, 0.0)]:
+        layers = [head.layer + shift for head in each.heads]
+        axes.plot(layers, [head.distance for head in each.heads], "o", ms=5, alpha=0.7, **look)
+    distances = [head.distance for each, *_ in [*drawn, (table,)] for head in each.heads]
     axes.set(title="How far patches look", xlabel="layer", ylabel="mean attention distance, pixels")
     axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
     axes.legend(loc="upper center", ncols=2)
@@ -104,32 +114,16 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
     """Draw the accuracy as heads are removed. Each order of removal has its points from ``pruning_curve``."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
-    _draw_orders(axes, curves, lambda point: point.heads_left)
-    axes.set(title="Accuracy as heads are removed", xlabel="heads left")
+    for order, points in curves.items():
+        look = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
+        axes.plot([point.heads_left for point in points], [100 * point.accuracy for point in points], **look)
+    axes.legend()
+    axes.set(title="Accuracy as heads are removed, the least important first")
+    axes.set(xlabel="heads left", ylabel="accuracy, %")
+    axes.set_ylim(bottom=0)
     axes.invert_xaxis()
     _use_integer_ticks(axes.xaxis)
     save_figure(figure, path)
-
-
-@plot_style
-def draw_pruning_speed(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> None:
-    """Draw the accuracy over the measured speed, for the same curves as ``draw_pruning``."""
-    figure = Figure(figsize=(6.4, 4))
-    axes = figure.subplots()
-    _draw_orders(axes, curves, lambda point: point.speedup)
-    axes.set(title="Accuracy over the measured speed", xlabel="measured speed, times that of the full model")
-    save_figure(figure, path)
-
-
-def _draw_orders(
-    axes: Axes, curves: Mapping[str, Sequence[PruningPoint]], across: Callable[[PruningPoint], float]
-) -> None:
-    for order, points in curves.items():
-        look = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
-        axes.plot([across(point) for point in points], [100 * point.accuracy for point in points], **look)
-    axes.legend(title="in the order of", alignment="left")
-    axes.set_ylabel("accuracy, %")
-    axes.set_ylim(bottom=0)
 
 
 @plot_style

@@ -31,6 +31,7 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
     places = [(layer, head) for layer, of_layer in enumerate(chosen) for head in range(len(of_layer))]
     layer, head = max(places, key=lambda place: chosen[place[0]][place[1]].item())
     strongest = mean_interval(falls[layer][1][:, head])
+    other = max(places, key=lambda place: reported[place[0]][place[1]].item())
     typical = median(torch.cat(reported).tolist())
     charts.draw_importance(reported, "fall of the logit difference\nwithout the head", folder / "cut.png")
     lead = mean_interval(logit_of(_logits(subject, images), target, against))
@@ -38,7 +39,7 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
     return Answer(
         f"The logit of the predicted class is {lead} above that of the next one. Of one half of {len(images)} images, "
         f"head {head} of layer {layer} carries the most of this; of the other half, the difference falls without it by "
-        f"{_clear(strongest)}. {token}".strip(),
+        f"{_clear(strongest)}{_disagreement((layer, head), other, reported)}. {token}".strip(),
         f"Without a typical head (the median over heads), the difference falls by {typical:.2f}. {quick_form}",
         {
             "cut.png": "Fall of the logit difference without each head, on the half of the images that is reported",
@@ -46,6 +47,18 @@ def what_the_decision_rests_on(subject: TrainedModel, folder: Path) -> Answer:
         },
         {"fall_without": listed(reported)},
     )
+
+
+def _disagreement(chosen: tuple[int, int], other: tuple[int, int], falls: list[Tensor]) -> str:
+    """Say if another head carries most on the half of the images that is reported: layers and heads, (H,) each.
+
+    >>> _disagreement((0, 1), (1, 0), [torch.tensor([0.1, 0.7]), torch.tensor([0.8])])
+    ', and without head 0 of layer 1 by 0.80: the halves name different heads'
+    """
+    if chosen == other:
+        return ""
+    layer, head = other
+    return f", and without head {head} of layer {layer} by {falls[layer][head]:.2f}: the halves name different heads"
 
 
 def _tokens(subject: TrainedModel, images: Tensor, path: Path) -> tuple[str, str]:
@@ -97,20 +110,20 @@ def _shares(moved: Tensor, whole: Tensor) -> Tensor:
 def _way(shares: Tensor) -> str:
     """Say where the class token takes over the decision, from its shares before each layer and after the last: (B, L).
 
-    >>> _way(torch.tensor([[0.0, 0.2, 0.8, 1.0], [0.0, 0.4, 0.6, 1.0]])).replace(chr(160), " ")[:66]
-    'Exchanged with that of an image of another class, the class token '
+    >>> _way(torch.tensor([[0.0, 0.2, 0.8, 1.0], [0.0, 0.4, 0.6, 1.0]])).replace(chr(160), " ")[:98]
+    'With the class token of an image of another class in place of its own, 70.0 % (-57.1 to 197.1) of '
     """
-    exchanged = "Exchanged with that of an image of another class, the class token moves"
+    swapped = "With the class token of an image of another class in place of its own,"
     is_half = (shares.mean(dim=0) >= 0.5).nonzero()[:, 0].tolist()
-    if not is_half:
-        return f"{exchanged} {mean_interval(shares[:, -1]).as_percent()} of the decision even after the last layer."
-    first, last = is_half[0], shares.shape[1] - 1
+    first, last = is_half[0] if is_half else shares.shape[1] - 1, shares.shape[1] - 1
     name = f"before layer {first}" if first < last else "after the last layer"
-    earlier = f" ({mean_interval(shares[:, first - 1]).as_percent()} before layer {first - 1})" if first else ""
-    return (
-        f"{exchanged} {mean_interval(shares[:, first]).as_percent()} of the decision {name}{earlier}: up to there, "
-        "most of it stands in other tokens."
-    )
+    moved = f"{swapped} {mean_interval(shares[:, first]).as_percent()} of the decision moves {name}"
+    if not is_half:
+        return f"{moved}: most of it stands in other tokens to the end."
+    if not first:
+        return f"{moved}."
+    earlier = mean_interval(shares[:, first - 1]).as_percent()
+    return f"{moved}, and {earlier} before layer {first - 1}: there, most of it still stands in other tokens."
 
 
 def _two_likeliest(subject: TrainedModel, images: Tensor) -> tuple[Tensor, Tensor]:

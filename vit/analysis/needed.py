@@ -18,20 +18,18 @@ from vit.analysis.pruning import prune_heads
 from vit.analysis.trained_model import TrainedModel
 
 ORDERS = ("importance", "oracle", "weight")
-ROUNDS = 3  # times of each point of an order
 DRAWS = 6  # of random heads
 COST = 0.01  # accuracy that may be lost
 
 
 def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
-    """Prune heads in four orders, and measure accuracy and speed."""
+    """Prune heads in four orders, and measure the accuracy."""
     model, batches, ranking, shared = subject.model, subject.batches, subject.ranking, Shared()
-    options = {"rerank": False, "shared": shared}
-    curves = {order: pruning_curve(model, batches, ranking, order, rounds=ROUNDS, **options) for order in ORDERS}
-    draws = [pruning_curve(model, batches, ranking, "random", seed=seed, rounds=1, **options) for seed in range(DRAWS)]
+    options = {"rerank": False, "rounds": 0, "shared": shared}
+    curves = {order: pruning_curve(model, batches, ranking, order, **options) for order in ORDERS}
+    draws = [pruning_curve(model, batches, ranking, "random", seed=seed, **options) for seed in range(DRAWS)]
     curves["random"] = _mean_curve(draws)
     charts.draw_pruning(curves, folder / "pruning.png")
-    charts.draw_pruning_speed(curves, folder / "pruning_speed.png")
     full = curves["importance"][0]
     left = min((point.heads_left for point in curves["random"]), key=lambda count: abs(count - full.heads_left / 2))
     at_half = {order: next(point for point in points if point.heads_left == left) for order, points in curves.items()}
@@ -39,27 +37,22 @@ def how_many_heads_can_go(subject: TrainedModel, folder: Path) -> Answer:
     gate, ablation, weight = (listed(shared.importance(model, ranking, order)) for order in ORDERS)
     return Answer(
         f"With all {full.heads_left} heads the model is right on {percent(full.accuracy)}. Without those of the "
-        f"least gradient of their gate, {left} heads left, it is right on {percent(at_half['importance'].accuracy)}, "
-        f"and {at_half['importance'].speedup:.2f} times as fast; ranked by the rise of the loss without them on "
-        f"{percent(at_half['oracle'].accuracy)}, by the size of weights on {percent(at_half['weight'].accuracy)}. "
+        f"least gradient of their gate, {left} heads left, it is right on {percent(at_half['importance'].accuracy)}; "
+        f"ranked by the rise of the loss without them on {percent(at_half['oracle'].accuracy)}, by the size of weights "
+        f"on {percent(at_half['weight'].accuracy)}. {left} heads left are "
+        f"{percent(at_half['importance'].parameters / full.parameters)} of the parameters. "
         f"{_can_go(curves['importance'])} Heads are ranked once, and nothing is trained in between.",
         f"With {left} random heads left, it is right on {percent(at_half['random'].accuracy)} (mean of {DRAWS} "
         f"draws), {_apart(at_half['importance'], of_draws)}; without any head on "
         f"{percent(curves['random'][-1].accuracy)}.",
-        {
-            "pruning.png": "Accuracy as heads are removed in four orders",
-            "pruning_speed.png": "The same over the measured speed",
-        },
+        {"pruning.png": "Accuracy as heads are removed in four orders"},
         {"importance_gate": gate, "importance_ablation": ablation, "importance_weight": weight},
     )
 
 
 def _mean_curve(curves: Sequence[Sequence[PruningPoint]]) -> list[PruningPoint]:
-    """Return the first curve with the mean accuracy and speed of all curves, which removed different heads."""
-    return [
-        replace(points[0], accuracy=mean(x.accuracy for x in points), speedup=mean(x.speedup for x in points))
-        for points in zip(*curves, strict=True)
-    ]
+    """Return the first curve with the mean accuracy of all curves, which removed different heads."""
+    return [replace(points[0], accuracy=mean(x.accuracy for x in points)) for points in zip(*curves, strict=True)]
 
 
 def _can_go(points: Sequence[PruningPoint]) -> str:
@@ -89,7 +82,7 @@ def _apart(ranked: PruningPoint, at_random: Sequence[PruningPoint]) -> str:
 
 def which_layers_need_their_heads(subject: TrainedModel, folder: Path) -> Answer:
     """Prune the heads of one layer at a time."""
-    options = {"rerank": False, "rounds": 0, "shared": Shared()}  # the picture has no speed
+    options = {"rerank": False, "rounds": 0, "shared": Shared()}
     curves = {
         layer: pruning_curve(
             subject.model, subject.batches, subject.ranking, step=max(1, heads // 4), layers=[layer], **options

@@ -28,7 +28,7 @@ TRUNCATED = 256  # test images whose attention is cut; each image and head takes
 PICTURES = tuple(
     f"{name}.png"
     for name in (
-        *("kinds", "distances", "offsets", "pruning", "pruning_speed", "layers", "cut", "residual"),
+        *("kinds", "distances", "offsets", "pruning", "layers", "cut", "residual"),
         *("truncation", "spectra", "ranks", "probes", "rare", "positions"),
     )
 )
@@ -41,7 +41,7 @@ def what_heads_attend_to(subject: TrainedModel, folder: Path) -> Answer:
     images = subject.held_out.images
     trained, untrained = (describe_heads(model, images) for model in (subject.model, subject.untrained))
     charts.draw_kinds(trained, folder / "kinds.png")
-    charts.draw_distances(trained, folder / "distances.png")
+    charts.draw_distances(trained, folder / "distances.png", untrained)
     charts.draw_offsets(trained, folder / "offsets.png")
     return Answer(
         f"{_kinds(trained)} On average, a head attends {_distance(trained):.1f} pixels away; uniform attention is "
@@ -49,7 +49,7 @@ def what_heads_attend_to(subject: TrainedModel, folder: Path) -> Answer:
         f"Before training: {_kinds(untrained)} The average is {_distance(untrained):.1f} pixels.",
         {
             "kinds.png": "The kind of each head, by layer, with the entropy of its attention",
-            "distances.png": "Mean attention distance of each head over the layers",
+            "distances.png": "Mean attention distance of each head over the layers, after and before training",
             "offsets.png": "Mean attention of each head at each offset, the querying patch in the middle",
         },
         _columns_of(trained),
@@ -200,7 +200,7 @@ def do_heads_look_at_rare_patches(subject: TrainedModel, folder: Path) -> Answer
     layer, head = max(places, key=lambda place: above[place[0]][place[1]].item())
     return Answer(
         f"{many} of {len(places)} heads attend more to rare patches than the places explain: the rank correlation of "
-        "the attention that a patch gets with its distance from the most similar other patch is surely more than "
+        "the attention that a patch gets with its distance from the most similar other patch is clearly more than "
         f"{NOTICEABLE} above the control. Head {head} of layer {layer} is furthest above it on one half of the images; "
         f"on the other half, it is above it by {mean_interval(differences[layer, head])}, and its correlation is "
         f"{own[layer][head]:+z.2f}. The mean over heads is {torch.cat(own).mean():+z.2f}.",

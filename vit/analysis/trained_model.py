@@ -1,4 +1,4 @@
-"""The subject of ``python -m vit.analysis``: a trained model, an untrained model of the same size, and images."""
+"""The subject of ``python -m vit.analysis``: a trained model, one of the same size before training, and images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from vit.analysis.accuracy import accuracy
 from vit.analysis.intervals import interval_of_share
 from vit.analysis.labelled import Labelled, is_split_of_training, labelled_images
 from vit.data.module import SPLIT
+from vit.model.mimetic import mimetic_attention
 from vit.weights import read_checkpoint
 from vit.weights.checkpoint import is_ours
 from vit.weights.tensor_files import read_file
@@ -26,7 +27,7 @@ class TrainedModel:
     """A trained model, an untrained model of the same size, training images and test images."""
 
     model: nn.Module
-    untrained: nn.Module  # with new random weights
+    untrained: nn.Module  # with new weights, drawn as those of the training if that is known
     trained_on: Labelled
     held_out: Labelled
     data: str = ""  # name of the data set
@@ -39,8 +40,8 @@ class TrainedModel:
         count = len(self.held_out.labels)
         right = interval_of_share(accuracy(self.model, *self.held_out), count)
         start = "Before training means a model of the same size with new random weights"
-        if self.init not in (None, "glorot"):
-            start += f" after Glorot; the training itself started from {self.init} weights"
+        if self.init is not None:
+            start += f", drawn as for this training (init {self.init})"
         of = "held out of the training" if self.is_split_of_training else "that the model may have been trained on"
         facts = [
             f"{self.data}: right on {right.as_percent()} of {count} images {of}.",
@@ -87,12 +88,14 @@ def read_trained_model(source: str | Path, root: str | None, count: int) -> Trai
         raise ValueError(
             f"{source} has no classes (num_classes 0), as the encoder of a reader: give a classifier's checkpoint"
         )
+    of_data, init = noted.get("data", {}), noted.get("hyper_parameters", {}).get("init")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         untrained = vit.VisionTransformer(**model.config).eval()
-    of_data = noted.get("data", {})
+        if init == "mimetic":
+            mimetic_attention(untrained)
     data, trained_on, held_out, checksum = labelled_images(model, of_data, root, count)
-    init, are_named = noted.get("hyper_parameters", {}).get("init"), bool(model.pretrained_cfg["class_names"])
+    are_named = bool(model.pretrained_cfg["class_names"])
     # A changed folder has another split. Early checkpoints do not note theirs.
     splits = noted.get(SPLIT) or {"test": checksum}
     is_same = is_split_of_training(of_data, root) and checksum in (splits.get("test"), splits.get("val"))

@@ -117,7 +117,8 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
     """
     layers = [attn.detach() for attn in attentions if attn.shape[-2] > 1]
     heads = max(attn.shape[1] for attn in layers)
-    title = "Attention of the tokens that the logits read, each head by itself"
+    is_class_token = anatomy.num_prefix_tokens > 0 and float(anatomy.readout[0]) == 1
+    title = f"Where {'the class token attends' if is_class_token else 'the tokens that are read attend'}"
     sheet = Sheet(image.shape[-2:], len(layers), [heads], title=title, left=0.6)
     for head in range(heads):
         sheet.write_above(head, f"head {head}")

@@ -67,17 +67,30 @@ def check_outputs(paths: Iterable[Path], overwrite: bool) -> None:
     places: dict[Path, Path] = {}  # the folders that exist, and a file to write below each
     for path in paths:
         with writing(path):
+            is_there = _is_there(path)
             if path.is_dir():
                 raise ValueError(f"{path} is a folder: name a file")
             if path.exists() and not path.is_file():
                 raise ValueError(f"{path} is no file on a disk: name another one")
-            if os.path.lexists(path) and not overwrite:
+            if is_there and not overwrite:
                 raise ValueError(f"{path} exists: add --overwrite, or name another file")
             places.setdefault(next(folder for folder in path.absolute().parents if folder.exists()), path)
     for folder, path in places.items():
         # We try it, as permissions tell neither a full disk nor that nothing can be created below /proc.
         with writing(path), TemporaryFile(dir=folder):
             pass
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file, a folder or a link. A name that no file can have is an error.
+
+    From Python 3.14 on, ``Path.exists`` is False for such a name.
+    """
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def unused_folder(name: str, overwrite: bool) -> Path:

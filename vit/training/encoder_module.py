@@ -10,10 +10,10 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from vit.model.embedding import to_pair
+from vit.model.mimetic import Init, mimetic_attention
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice
 from vit.training.flop import training_flop
-from vit.training.initialization import Init, mimetic_attention
 from vit.weights.architecture import DEFAULTS, TRAINING_ONLY
 from vit.weights.surgery import differing_arguments
 

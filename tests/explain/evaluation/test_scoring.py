@@ -122,7 +122,7 @@ def scores_of(**of_methods):
     return Scores([], values={name: {"drop": torch.tensor(values)} for name, values in of_methods.items()})
 
 
-def test_all_methods_that_are_not_surely_below_the_best_are_recommended():
+def test_all_methods_that_are_not_clearly_below_the_best_are_recommended():
     best, level, below = [0.5, 0.3] * 6, [0.3, 0.49] * 6, [0.3, 0.1] * 6
     scores = scores_of(rollout=level, legrad=below, relevance=best, random=[0.0, 0.02] * 6)
     assert scores.recommended("drop") == ["relevance", "rollout"]
@@ -177,7 +177,7 @@ def test_the_controls_of_a_method_are_its_mean_map_and_its_maps_of_untrained_mod
 
 
 @pytest.mark.parametrize("control", ["center", "relevance: mean map", "relevance: untrained"])
-def test_a_method_that_is_not_surely_above_every_control_is_not_recommended_and_says_which(control):
+def test_a_method_that_is_not_clearly_above_every_control_is_not_recommended_and_says_which(control):
     best = torch.linspace(0.3, 0.5, 12)
     values = {"relevance": {"drop": best}, "random": {"drop": torch.zeros(12)}, control: {"drop": best - 0.1}}
     scores = Scores([], values=values)

@@ -103,8 +103,8 @@ def test_faith_is_judged_against_the_best_control_by_a_least_effect_and_the_spre
     ("above", "level", "words"),
     [
         (torch.full((8, 97), 0.3), "green", "it depends on the trained weights"),
-        (torch.zeros(8, 97), "amber", "it changes with the weights, as noise does, but is not surely better"),
-        (torch.linspace(-0.5, 1, 8)[:, None].expand(8, 97), "amber", "but is not surely better (removal area 0.25 (-"),
+        (torch.zeros(8, 97), "amber", "it changes with the weights, as noise does, but is not clearly better"),
+        (torch.linspace(-0.5, 1, 8)[:, None].expand(8, 97), "amber", "but is not clearly better (removal area 0.25 (-"),
     ],
 )
 def test_a_map_depends_on_training_only_if_it_is_better_than_those_of_untrained_models(above, level, words):
@@ -412,7 +412,7 @@ def test_tokens_of_outlying_norm_are_found_with_the_attention_they_get(images):
         (None, "amber", "cannot tell on 31 images"),
     ],
 )
-def test_outliers_are_red_only_where_they_surely_get_too_much_attention(mass, level, words):
+def test_outliers_are_red_only_where_they_clearly_get_too_much_attention(mass, level, words):
     received = torch.full((31,), mass) if mass else torch.rand(31, generator=torch.Generator().manual_seed(0)) * 0.5
     evidence = Evidence(31, 15, outliers=torch.stack([torch.full((31,), 1 / 15), received], dim=-1))
     (finding,) = findings(judge(evidence), "outliers")

@@ -63,7 +63,7 @@ class Scores(Table):
         return [name for name in names if measure in self.values.get(name, {})]
 
     def against_controls(self, method: str, measure: str) -> str:
-        """Say whether a measure is surely above that of every control, or surely below that of one.
+        """Say whether a measure is clearly above that of every control, or clearly below that of one.
 
         The answers for all methods hold together with 95 % confidence.
         """
@@ -78,9 +78,9 @@ class Scores(Table):
         return "above" if found[nearest].low > 0 else f"cannot tell ({_short(nearest)})"
 
     def recommended(self, measure: str) -> list[str]:
-        """Return the methods that are not surely below the best one, by the mean of a measure, best first.
+        """Return the methods that are not clearly below the best one, by the mean of a measure, best first.
 
-        Each method must also be surely above every control. If the best one is not, the list is empty. All comparisons
+        Each method must also be clearly above every control. If the best one is not, the list is empty. All comparisons
         together hold with 95 % confidence: each uses the Bonferroni level (Dunn 1961). With fewer than 10 images, the
         list is empty.
         """
@@ -92,13 +92,13 @@ class Scores(Table):
         comparisons = math.comb(len(methods), 2) + sum(map(len, controls.values()))  # any two may be the best ones
         confidence = 1 - ERROR / max(comparisons, 1)
 
-        def surely_above(method: str, other: str) -> bool:
+        def clearly_above(method: str, other: str) -> bool:
             return self.difference(method, other, measure, confidence).low > 0
 
-        sure = [method for method in methods if all(surely_above(method, control) for control in controls[method])]
+        sure = [method for method in methods if all(clearly_above(method, control) for control in controls[method])]
         if methods[0] not in sure:
             return []
-        return [method for method in sure if not surely_above(methods[0], method)]
+        return [method for method in sure if not clearly_above(methods[0], method)]
 
     def _methods(self) -> list[str]:
         return [name for name in self.values if name not in CONTROLS and ": " not in name]
@@ -125,8 +125,8 @@ def score(
     - ``Gini``: concentration of the map on few patches; neither good nor bad.
     - ``mean map``, ``untrained``: ``drop`` (or ``fill``) of two controls of the method: the mean of its maps of
       the other images so far, and its maps of untrained models of the same architecture (weights shuffled).
-    - ``against controls``: whether ``drop`` (or ``fill``) is surely above that of every control on the same images, or
-      which control it is not surely above. The answers for all methods hold together with 95 % confidence.
+    - ``against controls``: whether ``drop`` (or ``fill``) is clearly above that of every control on the same images, or
+      which control it is not clearly above. The answers for all methods hold together with 95 % confidence.
     - ``ms``, ``MB``: time and peak memory of tensors for a map, both per image of a batch.
 
     Args:

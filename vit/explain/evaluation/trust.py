@@ -171,14 +171,14 @@ def _doubt_weights(method: str, evidence: Evidence, confidence: float) -> tuple[
         above, count = median(evidence.above_control[method, UNTRAINED], confidence)
         if above(count).low <= LEAST:
             words = (
-                f"it changes with the weights, as noise does, but is not surely better (removal area {above(count)})"
+                f"it changes with the weights, as noise does, but is not clearly better (removal area {above(count)})"
             )
             return "amber", words, say_more(lambda n: above(n).low > LEAST, count, confidence, evidence.unit)
     return None
 
 
 def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Finding]:
-    """Compare the removal area with every control: green if all are surely below, red if one is surely not."""
+    """Compare the removal area with every control: green if all are clearly below, red if one is clearly not."""
     found = {c: median(values, confidence) for (m, c), values in evidence.above_control.items() if m == method}
     if not found:
         return []

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from vit import VisionTransformer
 from vit.model.decoder import TransformerDecoder
+from vit.model.mimetic import mimetic_attention
 from vit.objectives import ViTClassifier
-from vit.training.initialization import mimetic_attention
 
 SIZES = {"image_size": 8, "patch_size": 4, "embed_dim": 48, "depth": 2, "num_heads": 3}
 
