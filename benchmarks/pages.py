@@ -211,8 +211,7 @@ def scored(cells: Cells) -> str:
 def baselines() -> list[str]:
     """Return the test accuracy of timm's ViT in ten minutes, by each recipe that is up to date, beside ours."""
     return [
-        f"{percent(cells, 'test_accuracy')} by {name}: {verdict(lead_over(cells))} "
-        f"([ours less theirs](docs/results.md#accuracy): {lead_over(cells)} points)"
+        f"{percent(cells, 'test_accuracy')} by {name}: {verdict(lead_over(cells))} ({lead_over(cells)} points)"
         for name, cells in current_baselines().items()
     ]
 
@@ -251,10 +250,11 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size reaches {', '.join(baselines())}.",
-        "**It is fast on a CPU, by OpenVINO**: `vit.optimize` compiles and checks the model in one call, and makes it "
-        f"at least {at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or "
-        f"compiled (192 channels, fp32, batches of {speed['batch']}, two cores{out_of_date([speed])}); timm's model "
+        f"minutes on two CPU cores. timm's model of the same size reaches {', '.join(baselines())}, [ours less "
+        "theirs](docs/results.md#accuracy).",
+        "**It is fast on a CPU, by OpenVINO**: `vit.optimize` compiles and checks the model, and makes it at least "
+        f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
+        f"(192 channels, fp32, batches of {speed['batch']}, two cores{out_of_date([speed])}); timm's model "
         f"gains as much. {in_plain_pytorch()}",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         f"without the others, it should stay. The two differ by {in_points(drop['relevance'])} points for "

@@ -296,7 +296,7 @@ def test_the_overview_counts_the_answers_and_lists_the_claims_below_their_sectio
     assert first.startswith('Of 3 claims, 2 hold here, 0 do not, and 1 stay open ("cannot tell").')
     assert "**[Residual connections and norms](#residual-connections-and-norms)** (unchecked)" in section
     answered = claims_norms.rows(cells)
-    assert [row.split(" | ")[1].strip() for row in rows] == [row["answer"] for row in answered]
+    assert [row.strip("| ").split(" | ")[1].strip() for row in rows] == [row["answer"] for row in answered]
     for row, line in zip(answered, rows, strict=True):
         assert [cell.strip() for cell in line.strip("| ").split(" | ")] == [
             row["sentence"],

@@ -52,6 +52,7 @@ class Anatomy:
         cells: The patch that each pixel belongs to, row by row from 0, or -1 if the model never sees it, (H, W).
         orders: For each call whose tokens are in another order: their places, in the order of the first layer.
         reading: Where the logits read the tokens.
+        last_result: Number of the result of a function that holds the last tokens, if no module does; else None.
         fixed_readout: ``readout``, or None if the logits read different tokens for different images.
         readout_varies: Whether the shares of the read tokens differ between images; ``readout`` is then a mean of two.
         reads_more: Whether the logits read anything but the last tokens, such as tokens of an earlier layer.
@@ -70,6 +71,7 @@ class Anatomy:
     cells: Tensor
     orders: Mapping[int, Tensor]
     reading: Reading
+    last_result: int | None
     fixed_readout: Tensor | None
     readout_varies: bool
     reads_more: bool
@@ -229,6 +231,7 @@ class _Readout(NamedTuple):
 
     orders: Mapping[int, Tensor]
     reading: Reading
+    last_result: int | None
     fixed_readout: Tensor | None
     readout_varies: bool
     reads_more: bool
@@ -273,7 +276,7 @@ def _find_reading(
     if pooled and fixed is not None:  # the pooling weighs them
         fixed = (fixed > 0) / (fixed > 0).sum()
     varies = bool((shares[0] - shares[1]).abs().max() > VARIES * shares.max()) and not pooled
-    return _Readout(orders, reading, fixed, varies, reads_more)
+    return _Readout(orders, reading, result, fixed, varies, reads_more)
 
 
 @torch.inference_mode(False)  # a gradient finds the read-out tokens, even if the caller is in inference mode
@@ -329,6 +332,7 @@ def examine(
         cells=cells,
         orders=readout.orders,
         reading=readout.reading,
+        last_result=readout.last_result,
         fixed_readout=readout.fixed_readout,
         readout_varies=readout.readout_varies,
         reads_more=reads_more,

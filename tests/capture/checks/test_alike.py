@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 from tests.architectures import EXACT
@@ -73,3 +74,28 @@ def test_images_that_read_another_token_than_the_first_two_are_refused():
     with pytest.raises(ValueError, match="reads other tokens for each image"):
         explain(model, near, "rollout")
     assert explain(model, near[:2], "rollout").shape == (2, 3, 5)
+
+
+def read_early_too(model, images):
+    """Easy images also read the tokens after the first layer; no module holds the last tokens."""
+    first = model.layers[0](model.embed(images))
+    last = model.layers[2](model.layers[1](first))
+    late, early = (F.linear(tokens[:, 0] + 0, model.head.weight, model.head.bias) for tokens in (last * 1, first))
+    return late + (-images[:, :1, 0, 0]).relu() * early
+
+
+def pool_early_too(model, images):
+    """The same, with a learned query that pools the last tokens."""
+    first = model.layers[0](model.embed(images))
+    last = model.layers[2](model.layers[1](first))
+    weights = (model.more(model.first) @ last.mT).softmax(dim=-1)
+    pooled = (weights[:, None] @ last[:, None])[:, 0, 0]
+    return model.head(pooled) + (-images[:, :1, 0, 0]).relu() * model.head(first[:, 0])
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout", "relevance"])
+@pytest.mark.parametrize("run", [read_early_too, pool_early_too])
+def test_a_later_image_that_reads_an_earlier_layer_too_is_refused(run, method):
+    with pytest.raises(ValueError, match="passes some of these images another way than the first two"):
+        explain(invented(run=run), mark(HARD, HARD, HARD, EASY), method)
+    assert explain(invented(run=run), mark(HARD, HARD, HARD, HARD), method).shape == (4, 3, 5)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT
-from tests.capture.test_invented_models import IMAGES, WIDTH, backwards, changing, invented, noted_by, rolled
+from tests.capture.test_invented_models import IMAGES, WIDTH, Layer, backwards, changing, invented, noted_by, rolled
 from vit.capture import capture_attention
 from vit.capture.checks.every_image import _changed
 from vit.explain import explain
@@ -40,6 +40,30 @@ def bright(model, images):
 def test_an_image_that_a_model_turns_by_what_it_shows_has_no_map(posing, method):
     model, images = posing
     with pytest.raises(ValueError, match="takes its patches from other pixels of image 2 than of the first one"):
+        explain(model, images, method)
+
+
+class Highway(Layer):
+    """Dark images have no skip connection beside its attention."""
+
+    def forward(self, tokens):
+        tokens = self.keeps * tokens + self.attend(self.norm1(tokens))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+def keep_bright(model, images):
+    model.layers[1].keeps = (images.mean(dim=(1, 2, 3)) > 0)[:, None, None]
+    return model.read(model.through(model.embed(images)))
+
+
+@pytest.mark.parametrize("method", ["rollout", "relevance"])
+def test_an_image_without_the_skip_connection_of_the_first_is_refused(method):
+    model = invented(Layer(), Highway(), Layer(), run=keep_bright)
+    images = torch.cat([IMAGES, IMAGES.flip(0)])
+    images = images - images.mean(dim=(1, 2, 3), keepdim=True) + 1
+    assert explain(model, images, method).shape == (6, 3, 5)
+    images[4] -= 2
+    with pytest.raises(ValueError, match="no skip connection before attention 2 for image 4 of the batch"):
         explain(model, images, method)
 
 
@@ -109,5 +133,5 @@ def test_two_images_cost_no_pass_of_their_own():
         model.register_forward_pre_hook(lambda _, args, counts=counts: counts.append(len(args[0])))
         capture_attention(model, IMAGES[:count])
         passed.append(len(counts))
-    assert passed[1] == passed[0] + 2
+    assert passed[1] == passed[0] + 4
     assert isinstance(model, nn.Module)

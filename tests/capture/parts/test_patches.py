@@ -34,6 +34,51 @@ def test_rounding_does_not_count_as_movement(dtype):
     assert found(model, torch.randn(1, 3, 6, 10).to(dtype), 18) == Layout((3, 5), 3)
 
 
+class Loud(nn.Module):
+    """A class token made of the whole image, which changes far more than the patches."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.vit, self.whole, self.scale = ours(depth=1)(), nn.Linear(3 * 6 * 10, 12), scale
+
+    def forward(self, images):
+        tokens = self.vit.embed(images)
+        whole = self.scale * self.whole(images.flatten(1))[:, None]
+        block = self.vit.blocks[0]
+        attn = block.attn  # no norm before it
+        tokens = torch.cat([tokens[:, :1] + whole, tokens[:, 1:]], dim=1)
+        return self.vit.forward_head(self.vit.norm(tokens + attn(tokens)))
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_class_token_of_the_whole_image_is_no_patch_however_much_it_changes(dtype, scale):
+    model = randomised(Loud(scale)).to(dtype)
+    assert found(model, torch.randn(1, 3, 6, 10).to(dtype), 16) == Layout((3, 5), 1)
+
+
+class Constant(nn.Module):
+    """The state of a recurrent model begins without the image, which is added later."""
+
+    def __init__(self):
+        super().__init__()
+        self.vit = ours(depth=1)()
+        self.state = nn.Parameter(torch.randn(1, 16, 12))
+
+    def forward(self, images):
+        tokens, state = self.vit.embed(images), self.state
+        state = self.vit.blocks[0](state.expand_as(tokens)) + tokens
+        return self.vit.forward_head(self.vit.norm(state))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_that_do_not_depend_on_the_image_are_no_patches(dtype, seed):
+    torch.manual_seed(seed)
+    model = randomised(Constant()).to(dtype)
+    assert found(model, torch.randn(1, 3, 6, 10).to(dtype), 16) is None
+
+
 class Stem(nn.Module):
     """A model of ours behind convolutions, whose patches overlap and whose norm is over the whole image."""
 

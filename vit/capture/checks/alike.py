@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import Anatomy
 from vit.capture.interception.head_order import intercept
-from vit.capture.parts.last_tokens import fixes_logits
+from vit.capture.parts.last_tokens import fixes_logits, pooled_row_fixes_logits, result_fixes_logits
 
 
 @torch.no_grad()
@@ -18,5 +18,11 @@ def pass_alike(model: nn.Module, images: Tensor, anatomy: Anatomy) -> bool:
         return True
     with intercept(model, images, lambda _, attn: attn) as counting:
         model(images)
-    place = anatomy.reading.place
-    return counting.num_calls == anatomy.num_calls and (place is None or fixes_logits(model, place, images))
+    if counting.num_calls != anatomy.num_calls:
+        return False
+    if anatomy.pooled:
+        return pooled_row_fixes_logits(model, images, anatomy.calls[-1])
+    if (place := anatomy.reading.place) is not None:
+        return fixes_logits(model, place, images)
+    last = anatomy.reading.call
+    return not anatomy.last_result or result_fixes_logits(model, images, last, anatomy.last_result)

@@ -1,13 +1,15 @@
 """Checks all images of a batch by a single change of their pixels.
 
 Most experiments look at the first two images alone. A model may treat another one differently: it mirrors images by
-what they show, or mixes the tokens of bright images. Here one corner of every image is changed, while each token
-attends to itself alone. The same tokens must move in all images, and no other tokens in a later layer.
+what they show, mixes the tokens of bright images, or has skip connections for some images alone. Here one corner of
+every image is changed, while each token attends to itself alone. The same tokens must move in all images, and no other
+tokens in a later layer. Without any attention, tokens must follow the image in each layer in which those of the first
+do.
 
 Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from einops import rearrange, reduce
@@ -35,17 +37,12 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
         orders: For each call whose tokens are in another order: their places, as in ``Anatomy.orders``.
 
     Raises:
-        ValueError: If an image moves other tokens, or mixes them.
+        ValueError: If an image moves other tokens, mixes them, or has no skip connection where the first has one.
     """
     if len(images) <= 2:
         return
     images = images.detach().clone()
-    entering, *later = (
-        _moved(before, after)
-        for before, after in zip(
-            *(_values(model, each, calls, orders) for each in (images, _changed(images))), strict=True
-        )
-    )
+    entering, *later = _moves(model, images, calls, orders, own_weights)
     in_corner = entering[0] > FAINT * entering[0].amax()
     # A norm over the whole image moves all tokens, those in the corner most.
     shares = reduce(entering * in_corner, "b m -> b", "sum") / reduce(entering, "b m -> b", "sum")
@@ -66,6 +63,26 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
                 f"what they show: {CHOOSE_OTHERS}"
             )
 
+    for call, of_layer in zip(calls[1:], _moves(model, images, calls, orders, torch.zeros)[1:], strict=True):
+        follows = (of_layer > 0).any(dim=1)
+        if not follows.all() and follows[0]:
+            raise ValueError(
+                f"{type(model).__name__} has no skip connection before attention {call} for image "
+                f"{int((~follows).nonzero()[0, 0])} of the batch, and one for the first: it treats images differently "
+                f"by what they show: {CHOOSE_OTHERS}"
+            )
+
+
+def _moves(
+    model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders, own: Callable[[int], Tensor]
+) -> list[Tensor]:
+    """Return how much a changed corner moves the values of each token in each layer, (B, M) each.
+
+    ``own`` returns the weights (N,) of tokens to themselves, all that attention has meanwhile.
+    """
+    copies = (_values(model, each, calls, orders, own) for each in (images, _changed(images)))
+    return [_moved(before, after) for before, after in zip(*copies, strict=True)]
+
 
 def _changed(images: Tensor) -> Tensor:
     """Return images whose upper left corner is changed, by the same noise in all, as strong as each image's pixels."""
@@ -77,7 +94,9 @@ def _changed(images: Tensor) -> Tensor:
     return torch.where(corner, images + rearrange(spreads, "b -> b 1 1 1") * noise_like(images[0]), images)
 
 
-def _values(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> list[Tensor]:
+def _values(
+    model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders, own: Callable[[int], Tensor]
+) -> list[Tensor]:
     """Return the values (B, H, M, d) of each layer, in the first order, if each token attends to itself alone."""
     seen = []
 
@@ -88,7 +107,7 @@ def _values(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orde
         order = orders.get(call)
         seen.append(intercepted.values if order is None else intercepted.values[..., order, :])
         is_square = attn.shape[-2] == attn.shape[-1]
-        return own_weights(attn.shape[-1]).to(attn).diag().expand(attn.shape) if is_square else attn
+        return own(attn.shape[-1]).to(attn).diag().expand(attn.shape) if is_square else attn
 
     intercepted = intercept(model, images, alone)
     with intercepted:

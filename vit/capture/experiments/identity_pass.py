@@ -136,6 +136,8 @@ class IdentityPass(TorchFunctionMode):
         copies, count, channels = result.shape
         if copies != len(self.copies) or count not in self.lengths or any(each is result for each in args):
             return False
+        if self.layer < 0 and args and _is_flattened_map(args[0], result):
+            return False
         return channels != count or func in CHANNELS_LAST
 
     def note_lengths(self, result: Any) -> None:
@@ -294,3 +296,9 @@ def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
     """Return which tokens were only multiplied by a number, as by a weight in a mean: (n, c) twice -> (n,)."""
     factor = (plain * moved).sum(dim=-1, keepdim=True) / plain.square().sum(dim=-1, keepdim=True)
     return ((moved - factor * plain).abs() <= COARSER * allowed).all(dim=-1)
+
+
+def _is_flattened_map(given: Any, result: Tensor) -> bool:
+    """Return whether a result (K, D, rows * columns) is a map of patches (K, D, rows, columns), its channels first."""
+    is_map = isinstance(given, Tensor) and given.ndim == 4 and given.shape[:2] == result.shape[:2]
+    return is_map and given.shape[2] * given.shape[3] == result.shape[2]

@@ -115,9 +115,14 @@ def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
 
 
 def part(mode: "InterceptAttention", func: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Take parts of a tensor. Weights without a key, such as that of a sink, are still weights."""
+    """Take parts of a tensor. Weights without a key, such as that of a sink, are still weights, but not one key alone.
+
+    One key alone is the gate of a router, which multiplies tokens.
+    """
     taken, weights = func(input, *args, **kwargs), mode.followed.known.get(input)
     for each in tensors([taken]) if weights is not None else ():
+        if each.shape[-1:] == (1,) and input.shape[-1] > 1:
+            continue
         if input.shape[-2:] == weights.shape and each.shape[:-1] == input.shape[:-1]:
             mode.followed.known[each] = Weights(tuple(each.shape[-2:]), weights.softmaxes)
         else:

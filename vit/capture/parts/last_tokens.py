@@ -90,7 +90,6 @@ def last_result(
     """
     if num_tokens < 2:
         return 0
-    three = and_first(pair)
     seen: dict[int, Tensor] = {}
 
     def look(number: int, result: Tensor) -> Tensor:
@@ -99,26 +98,35 @@ def last_result(
             _keep(seen, number, copies)
         return result
 
-    def of_first(chosen: int, number: int, result: Tensor) -> Tensor:
-        images = by_image(result, len(three))
-        if number != chosen or images is None:
-            return result
-        same = repeat(images[0], "... -> k ...", k=len(three))
-        return same if len(result) == len(three) else rearrange(same, "k n ... -> n k ...")
-
     looking = ResultsAfter(last, look)
     change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
     usual = moved_by_images(model, pair)
+    latest_first = (number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]))
+    return next((number for number in latest_first if result_fixes_logits(model, pair, last, number, usual)), None)
 
-    def is_last(number: int) -> bool:
-        return are_equal(logits_within(model, three, ResultsAfter(last, partial(of_first, number))), usual)
 
-    return next((number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]) and is_last(number)), None)
+@torch.no_grad()
+def result_fixes_logits(model: nn.Module, images: Tensor, last: int, number: int, usual: float | None = None) -> bool:
+    """Return whether images (B, C, H, W) have equal logits if all get a result of a function of the first.
+
+    ``last_result`` returns its number, and ``moved_by_images`` what is ``usual``; None computes this.
+    """
+    given = and_first(images)
+
+    def of_first(seen: int, result: Tensor) -> Tensor:
+        by_images = by_image(result, len(given))
+        if seen != number or by_images is None:
+            return result
+        same = repeat(by_images[0], "... -> k ...", k=len(given))
+        return same if len(result) == len(given) else rearrange(same, "k n ... -> n k ...")
+
+    usual = moved_by_images(model, images) if usual is None else usual
+    return are_equal(logits_within(model, given, ResultsAfter(last, of_first)), usual)
 
 
 @torch.no_grad()
 def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
-    """Return whether two images have equal logits if the weights of call ``last``, which pools the tokens, are zero.
+    """Return whether images have equal logits if the weights of call ``last``, which pools the tokens, are zero.
 
     If so, the logits read nothing but what it pools.
     """

@@ -14,7 +14,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.experiments.moved import spread_of
+from vit.capture.experiments.moved import COARSE, UNITS, spread_of
 from vit.capture.interception.head_order import intercept
 
 STRIPS_AT_ONCE = 32
@@ -60,6 +60,9 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
         another order, several windows of patches, attention over channels, or tokens that depend on the whole image.
     """
     sides = image.shape[-2:]
+    values = values_of(model, image, call)
+    floor = _rounding_of(values)
+    least = 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3
     coarse = 2 * math.isqrt(num_tokens) + 2
     for strips in (tuple(min(side, coarse) for side in sides), sides):  # one strip per pixel only if coarse strips fail
         responses = [
@@ -67,12 +70,10 @@ def find_patches(model: nn.Module, image: Tensor, call: int, num_tokens: int) ->
         ]
         if not all(x.isfinite().all() and x.shape[1] == num_tokens for x in responses):
             return None
-        rounding = 0.05 if torch.finfo(image.dtype).bits < 32 else 1e-3
-        largest = torch.stack([response.amax(dim=0) for response in responses])
-        moves = largest.amax(dim=0) > rounding * largest.max()
+        largest = torch.stack([response.amax(dim=0) for response in responses]).amax(dim=0)
         for faint in FAINT:
             places = [(response > faint * response.amax(dim=0)).double() for response in responses]
-            found = _lattice(*places, moves)
+            found = _lattice(*places, largest, largest > floor, least)
             if found is not None:
                 bounds = (_bounds(places[axis][:, found.patches], sides[axis]) for axis in (0, 1))
                 return replace(found, bounds=tuple(bounds), faint=faint)
@@ -133,14 +134,31 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
             model(images)
     except _SeenError:
         pass
-    return seen[0]
+    return torch.view_as_real(seen[0]).flatten(-2) if seen[0].is_complex() else seen[0]
 
 
-def _lattice(by_rows: Tensor, by_columns: Tensor, moves: Tensor) -> Layout | None:
-    """Return the grid of the tokens, from the strips of rows and columns that change each: (strips, M) twice, (M,)."""
+def _rounding_of(values: Tensor) -> Tensor:
+    """Return what rounding may change in the values of each token: (1, H, M, d) -> (M,)."""
+    lengths = rearrange(values[0], "h m d -> m (h d)").cpu().double().norm(dim=-1)
+    return UNITS.get(values.dtype, COARSE) * torch.finfo(values.dtype).eps * lengths
+
+
+def _lattice(by_rows: Tensor, by_columns: Tensor, largest: Tensor, moving: Tensor, least: float) -> Layout | None:
+    """Return the grid of the tokens, from the strips of rows and columns that change each, (strips, M) twice.
+
+    Args:
+        by_rows: Which strips of rows change each token.
+        by_columns: Which strips of columns do.
+        largest: The largest change of each token, (M,).
+        moving: Whether it is more than rounding, (M,).
+        least: A patch changes by more than this share of what the patch that changes most does.
+    """
     # A single row of patches responds to every strip of rows, hence the ``&``. A single patch responds to every strip.
     spread = (by_rows.mean(dim=0) > SPREAD) & (by_columns.mean(dim=0) > SPREAD)
-    alone = moves.sum() == 1
+    alone = moving.sum() == 1
+    # A class token made of the whole image may change far more than the patches.
+    local = moving & ~spread
+    moves = moving & (largest > least * (largest[local] if local.any() else largest).max())
     placed = (moves if alone else moves & ~spread).nonzero()[:, 0]
     if len(placed) < (1 if alone else 2):
         return None

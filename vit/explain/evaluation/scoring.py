@@ -230,7 +230,7 @@ def _fill_caches(subject: Subject) -> None:
     with suppress(ValueError):
         check_slope(subject)
         subject.slope_is_checked = True
-    for name in ("without_skip", "without_patches", "lost_rows", "score_readout"):
+    for name in ("without_skip", "without_patches", "lost_tokens", "score_readout"):
         with suppress(ValueError):
             getattr(subject, name)
 

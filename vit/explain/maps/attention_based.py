@@ -74,7 +74,7 @@ def rollout(
     """
     check_rollout(head_fusion, discard_ratio, residual)
     check_start_layer(start_layer, subject.anatomy.depth)
-    subject.check_rows("choose attention, gradient_rollout, relevance or occlusion")
+    subject.check_taken("choose attention, gradient_rollout, relevance or occlusion")
     if residual:
         subject.check_skips()
     rolled = None

@@ -9,6 +9,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
+from vit.capture.interception.eager import as_written
 from vit.capture.parts.logits import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
@@ -49,7 +50,7 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
         )
     subject.check_patches_kept([layer % len(norms)])
     kept: list[Tensor] = []
-    with torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
+    with as_written(), torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
         logits = logits_of(subject.model(subject.images))
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), kept[0])
     weights = reduce(gradient[:, subject.anatomy.patches], "b n d -> b d", "mean")

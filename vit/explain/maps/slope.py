@@ -7,15 +7,17 @@ Letters in the einops patterns: k directions, s two steps, i two signs, b change
 y x rows and columns of pixels.
 """
 
+import copy
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
-from einops import einsum, rearrange, repeat
-from torch import Tensor
+from einops import einsum, rearrange, reduce, repeat
+from torch import Tensor, nn
 
 from vit.capture.experiments.moved import noise_like, spread_of
+from vit.capture.parts.logits import logits_of, result_of
 from vit.capture.tolerance import is_half
 from vit.explain.maps.subject import Subject
 
@@ -25,6 +27,14 @@ BESIDE = 0.01  # how far from the image the slope is measured, in standard devia
 STEADY = 0.05  # two steps measure a slope if they differ by less than this share of it
 WRONG = 0.25  # of the slope: how much the gradient may differ from it
 CLEAR = 1000  # times the rounding of the score: what a step must change
+
+
+def _in_float32(model: nn.Module) -> nn.Module | None:
+    """Return a copy of a model in float32, or None if it cannot be copied."""
+    try:
+        return copy.deepcopy(model).float()
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # such as quantised weights, or hooks
+        return None
 
 
 def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -43,22 +53,32 @@ def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def check_slope(subject: Subject) -> None:
     """Check the gradient with respect to the pixels of the first image along a few random directions.
 
-    Where steps of two sizes disagree, as at the edges of a maximum or of rounding, and in half precision, nothing is
-    checked.
+    Where steps of two sizes disagree, as at the edges of a maximum or of rounding, nothing is checked. A model in half
+    precision is checked as a copy in float32. One that computes in half precision by itself, as under an autocast of
+    its own, is not checked.
 
     Raises:
         ValueError: If the score changes otherwise than its gradient says.
     """
-    if is_half(subject.model, subject.logits):
+    model, image, contrast = subject.model, subject.images[:1], subject.contrast[:1]
+    if is_half(model, subject.logits):
+        model, image, contrast = _in_float32(model), image.float(), contrast.float()
+    if model is None:
         return
-    image, contrast = subject.images[:1], subject.contrast[:1]
+    with torch.no_grad():
+        if is_half(model, result_of(model(image))):
+            return
+
+    def score_of(images: Tensor, weights: Tensor) -> Tensor:
+        return reduce(logits_of(model(images)) * weights, "b k -> b", "sum")
+
     image = image + BESIDE * spread_of(image) * noise_like(image)  # pixels of exactly 0 may lie at an edge of a clamp
     generator = torch.Generator().manual_seed(1)
     directions = torch.randn(DIRECTIONS, *image.shape[1:], generator=generator).to(image)
     try:
         with torch.enable_grad():
             pixels = image.detach().clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(subject.score_of(pixels, contrast).sum(), pixels, allow_unused=True)
+            (gradient,) = torch.autograd.grad(score_of(pixels, contrast).sum(), pixels, allow_unused=True)
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError:  # tokens that are changed in place, or a checkpoint: methods know ways around these
@@ -70,7 +90,7 @@ def check_slope(subject: Subject) -> None:
     moves = einsum(directions, torch.stack([steps, -steps]), "k c y x, i s -> i s k c y x")
     with torch.no_grad():
         moved = image + rearrange(moves, "i s k c y x -> (i s k) c y x")
-        scores = subject.score_of(moved, repeat(contrast, "1 n -> b n", b=len(moved)))
+        scores = score_of(moved, repeat(contrast, "1 n -> b n", b=len(moved)))
     steps, said = steps.to(scores), said.to(scores)  # a model may be on several devices
     up, down = rearrange(scores, "(i s k) -> i s k", i=2, s=len(STEPS))
     measured = (up - down) / (2 * steps[:, None])

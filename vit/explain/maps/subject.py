@@ -16,12 +16,12 @@ from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, pa
 from vit.capture.checks.alike import pass_alike
 from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.every_image import check_every_image
+from vit.capture.checks.influence import Lost, lost_tokens
 from vit.capture.checks.steady import check_independent, check_steady
 from vit.capture.experiments.moved import changes, differentiable, two_of
 from vit.capture.parts.footprint import even_cells
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of, result_of
-from vit.capture.parts.rows import layer_with_lost_rows
 from vit.capture.parts.skips import layer_without_skip, layers_without_patches
 from vit.capture.parts.trace import Boundary
 from vit.explain.classes import class_numbers
@@ -218,18 +218,19 @@ class Subject:
             )
 
     @cached_property
-    def lost_rows(self) -> tuple[int, int] | None:
-        """The first layer whose attention does not reach all its tokens, and how many it misses, or None."""
-        return layer_with_lost_rows(self.model, self.images[:1], self.anatomy.calls[: self.anatomy.depth])
+    def lost_tokens(self) -> Lost | None:
+        """Tokens that do not take what an attention gives them, or None."""
+        anatomy = self.anatomy
+        return lost_tokens(self.model, self.images, anatomy.calls, anatomy.depth, anatomy.orders, self.readout)
 
-    def check_rows(self, remedy: str) -> None:
+    def check_taken(self, remedy: str) -> None:
         """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count."""
-        if self.lost_rows is not None:
-            layer, count = self.lost_rows
+        self.check_reads_last()
+        if (lost := self.lost_tokens) is not None:
             raise ValueError(
-                f"{count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
-                f"attention of layer {layer} gives them, as with prompts that each layer has of its own, and this map "
-                f"would count it: {remedy}"
+                f"{lost.count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
+                f"attention of layer {lost.layer} gives them (image {lost.image} of the batch), as with prompts that "
+                f"each layer has of its own, or layers that are skipped, and this map would count it: {remedy}"
             )
 
     def as_map(self, tokens: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         raise ValueError(
             "value_rollout needs a module for each layer that takes its tokens (B, N, D): choose 'rollout'"
         )
-    subject.check_rows("choose value, attention, relevance or occlusion")
+    subject.check_taken("choose value, attention, relevance or occlusion")
     subject.check_skips()
     outputs, residuals = _outputs(subject)
     rolled = None
