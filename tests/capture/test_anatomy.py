@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import vit
-from tests.architectures import EXACT, LIBRARIES
+from tests.architectures import EXACT, LIBRARIES, ours, randomised
 from tests.capture.wrapped_model import Around
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.parts.trace import Boundary, Parts
@@ -372,3 +372,9 @@ def test_images_whose_patches_have_other_pixels_are_refused_together(random_vit,
     with pytest.raises(ValueError, match="Cropping takes its patches from other pixels of each image"):
         explain(model, images)
     assert explain(model, images[:1]).shape == (1, 3, 5)
+
+
+def test_a_model_with_as_many_channels_as_tokens_is_examined():
+    """Its map of patches, flattened, has as many channels as there are tokens."""
+    model = randomised(ours(embed_dim=16, num_heads=1)())
+    assert examine(model, torch.randn(2, 3, 6, 10).double()).grid == (3, 5)

@@ -425,7 +425,24 @@ def long_skip(model, images):
     return model.read(model.through(first) + model.more(first))
 
 
+class Routed(Layer):
+    """A softmax over two experts, each weighed by its part of it; the attention is an einsum."""
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(self.norm1(tokens))
+        gates = tokens[..., :2].softmax(dim=-1)
+        normed = self.norm2(tokens)
+        return tokens + gates[..., :1] * self.mlp(normed) + gates[..., 1:] * self.mlp(-normed)
+
+
+def by_einsum(layer, q, k, v):
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    return torch.einsum("bhnm,bhmd->bhnd", weights, v)
+
+
 READ = {
+    "experts weighed by slices of a softmax": (lambda: invented(Routed(by_einsum), Routed(by_einsum)), cls),
     "heads of a number of their own in each layer": (lambda: invented(Layer(heads=1), Layer(heads=4), Layer()), cls),
     "channels of heads interleaved": (lambda: invented(Interleaved(), Interleaved(fused)), cls),
     "tokens before images": (lambda: invented(SequenceFirst(), SequenceFirst(fused), run=sequence_first), cls),

@@ -108,6 +108,29 @@ def test_our_overlapping_patches_are_centred_on_even_cells():
     assert anatomy.grid == (3, 5)
 
 
+class Turned(nn.Module):
+    """Values are complex numbers, and weights are cast to complex ones, or are some."""
+
+    def __init__(self, phase):
+        super().__init__()
+        self.cut = Cut(lambda x: x, kernel_size=2, stride=2)
+        self.head, self.phase = nn.Linear(12, 4), phase
+
+    def forward(self, images):
+        x = self.cut.tokens(images).flatten(2).mT.unflatten(2, (3, 4)).transpose(1, 2)
+        weights = (x @ x.mT).softmax(dim=-1)
+        values = torch.complex(x, x.flip(-1))
+        mixed = (weights.to(values.dtype) * (1 + self.phase * 1j)) @ values
+        return self.head(torch.cat([mixed.real, mixed.imag], dim=-1)[..., :4].transpose(1, 2).flatten(2).mean(dim=1))
+
+
+def test_complex_values_have_pixels_as_real_ones_and_complex_weights_are_refused():
+    images = pixels(6, 10)
+    assert examine(randomised(Turned(0.0)), images).grid == (3, 5)
+    with pytest.raises(ValueError, match="the attention weights of Turned are complex numbers"):
+        examine(randomised(Turned(0.5)), images)
+
+
 def brick(shift):
     """Patches of 4 x 4 pixels, of which those of every second row are moved to the right."""
 

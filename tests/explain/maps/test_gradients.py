@@ -64,6 +64,15 @@ def test_gradcam_is_that_of_hooks_on_the_norm_of_a_layer(kwargs, layer, random_v
     assert_close(explain(model, IMAGES, "gradcam", TARGET, versus=VERSUS, layer=layer), expected, **EXACT)
 
 
+def test_gradcam_of_a_compiled_forward_is_that_of_the_model(random_vit):
+    model = random_vit()
+    expected = explain(model, IMAGES, "gradcam", TARGET)
+    model.forward = torch.compile(model.forward, backend="eager")
+    with torch.no_grad():
+        model(IMAGES)  # compiled before any hook is there
+    assert_close(explain(model, IMAGES, "gradcam", TARGET), expected, **EXACT)
+
+
 def test_gradcam_of_timm_reads_the_last_layer_by_default(architectures, model_of):
     model, images = model_of("timm, registers"), architectures["timm, registers"].images()
     expected = gradcam_by_hooks(model, model.blocks[-1].norm1, 3, lambda model: model(images)[:, 4])

@@ -106,9 +106,29 @@ def test_edges_measure_no_slope(random_vit):
     check_slope(Subject(Around(random_vit(depth=1), in_steps).eval(), IMAGES))
 
 
-def test_half_precision_is_too_coarse_to_measure_a_slope(random_vit):
-    model = reversing(random_vit).eval().bfloat16()
-    check_slope(Subject(model, IMAGES.bfloat16()))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", [reversing, half_detached])
+def test_a_model_in_half_precision_is_checked_in_float32(make, dtype, random_vit):
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        check_slope(Subject(make(random_vit).eval().to(dtype), IMAGES.to(dtype), 1))
+    check_slope(Subject(random_vit(depth=2).to(dtype), IMAGES.to(dtype), 1))
+
+
+def test_a_model_with_an_autocast_of_its_own_is_checked_without_it(random_vit):
+    def cast(model, images):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(images).float()
+
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        check_slope(Subject(Around(half_detached(random_vit), cast).float().eval(), IMAGES.float(), 1))
+    check_slope(Subject(Around(random_vit(depth=2), cast).float().eval(), IMAGES.float(), 1))
+
+
+def test_within_an_autocast_of_the_caller_a_model_is_checked_without_it(random_vit):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(ValueError, match="is not the slope of its score"):
+            check_slope(Subject(half_detached(random_vit).float().eval(), IMAGES.float(), 1))
+        assert torch.is_autocast_enabled("cpu")
 
 
 def test_a_subject_is_checked_once(random_vit, monkeypatch):

@@ -3,8 +3,8 @@
 Most experiments look at the first two images alone. A model may treat another one differently: it mirrors images by
 what they show, mixes the tokens of bright images, or has skip connections for some images alone. Here one corner of
 every image is changed, while each token attends to itself alone. The same tokens must move in all images, and no other
-tokens in a later layer. Without any attention, tokens must follow the image in each layer in which those of the first
-do.
+tokens in a later layer. For maps, tokens without any attention must also follow the image in each layer in which those
+of the first do.
 
 Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
 """
@@ -37,7 +37,7 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
         orders: For each call whose tokens are in another order: their places, as in ``Anatomy.orders``.
 
     Raises:
-        ValueError: If an image moves other tokens, mixes them, or has no skip connection where the first has one.
+        ValueError: If an image moves other tokens, or mixes them.
     """
     if len(images) <= 2:
         return
@@ -63,6 +63,17 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
                 f"what they show: {CHOOSE_OTHERS}"
             )
 
+
+@torch.no_grad()
+def check_every_skip(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> None:
+    """Check that all images (B, C, H, W) have skip connections where the first has some. See ``check_every_image``.
+
+    Raises:
+        ValueError: If an image has none before an attention.
+    """
+    if len(images) <= 2:
+        return
+    images = images.detach().clone()
     for call, of_layer in zip(calls[1:], _moves(model, images, calls, orders, torch.zeros)[1:], strict=True):
         follows = (of_layer > 0).any(dim=1)
         if not follows.all() and follows[0]:

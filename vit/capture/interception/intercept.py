@@ -161,13 +161,26 @@ class InterceptAttention(TorchFunctionMode):
         # Gradients with respect to attention are needed even if the model is frozen.
         if torch.is_grad_enabled() and not attn.requires_grad:
             attn.requires_grad_()
-        self.values, self.queries = values, queries
+        # A complex number is two real ones for all that looks at values.
+        self.values = torch.view_as_real(values).flatten(-2) if values.is_complex() else values
+        self.queries = queries
         self.num_calls += 1
         with torch._C.DisableTorchFunction():  # modes that watch the model do not see what the edit computes
             return self.edit(self.num_calls - 1, attn)
 
     def edited_product(self, attn: Tensor, values: Tensor) -> Tensor:
-        """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M), or (H, N, M) for all."""
+        """Return the weights that replace ``attn``: of shape (B, H, N, M) or (B * H, N, M), or (H, N, M) for all.
+
+        Raises:
+            ValueError: If weights are complex numbers.
+        """
+        if attn.is_complex():
+            if attn.imag.any():
+                raise ValueError(
+                    f"the attention weights of {type(self.model).__name__} are complex numbers, of which a map shows "
+                    f"no more than a part: {CHOOSE_OTHERS}"
+                )
+            return self.edited_product(attn.real, values).to(attn.dtype)
         if values.ndim == 4:
             return self.edited(attn, values)
         if not self.splits_by_image(attn):

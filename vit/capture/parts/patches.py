@@ -134,7 +134,7 @@ def values_of(model: nn.Module, images: Tensor, call: int) -> Tensor:
             model(images)
     except _SeenError:
         pass
-    return torch.view_as_real(seen[0]).flatten(-2) if seen[0].is_complex() else seen[0]
+    return seen[0]
 
 
 def _rounding_of(values: Tensor) -> Tensor:

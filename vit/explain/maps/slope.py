@@ -8,9 +8,11 @@ y x rows and columns of pixels.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from einops import einsum, rearrange, reduce, repeat
@@ -37,6 +39,14 @@ def _in_float32(model: nn.Module) -> nn.Module | None:
         return None
 
 
+@contextmanager
+def _without_autocast(device: torch.device) -> Iterator[None]:
+    """Within the context, nothing is cast to fewer bits, neither by the caller nor by a model itself."""
+    entered, left = (patch.object(torch.autocast, name, lambda self, *_: self) for name in ("__enter__", "__exit__"))
+    with torch.autocast(device.type, enabled=False), entered, left:
+        yield
+
+
 def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a method that checks the gradient of its subject first, once for all methods."""
 
@@ -53,20 +63,24 @@ def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def check_slope(subject: Subject) -> None:
     """Check the gradient with respect to the pixels of the first image along a few random directions.
 
-    Where steps of two sizes disagree, as at the edges of a maximum or of rounding, nothing is checked. A model in half
-    precision is checked as a copy in float32. One that computes in half precision by itself, as under an autocast of
-    its own, is not checked.
+    Where steps of two sizes disagree, as at the edges of a maximum or of rounding, nothing is checked. A model that
+    computes in half precision is checked as a copy in float32, without autocast.
 
     Raises:
         ValueError: If the score changes otherwise than its gradient says.
     """
-    model, image, contrast = subject.model, subject.images[:1], subject.contrast[:1]
-    if is_half(model, subject.logits):
-        model, image, contrast = _in_float32(model), image.float(), contrast.float()
-    if model is None:
+    if not is_half(subject.model, subject.logits):
+        _check_slope(subject.model, subject.images[:1], subject.contrast[:1])
         return
+    model = _in_float32(subject.model)
+    if model is not None:
+        with _without_autocast(subject.images.device):
+            _check_slope(model, subject.images[:1].float(), subject.contrast[:1].float())
+
+
+def _check_slope(model: nn.Module, image: Tensor, contrast: Tensor) -> None:
     with torch.no_grad():
-        if is_half(model, result_of(model(image))):
+        if torch.finfo(result_of(model(image)).dtype).bits < 32:
             return
 
     def score_of(images: Tensor, weights: Tensor) -> Tensor:
@@ -101,7 +115,7 @@ def check_slope(subject: Subject) -> None:
     if (is_steady & is_clear & is_wrong).any():
         worst = int(((said - measured[1]).abs() * (is_steady & is_clear)).argmax())
         raise ValueError(
-            f"the gradient of {type(subject.model).__name__} is not the slope of its score (along one direction of the "
+            f"the gradient of {type(model).__name__} is not the slope of its score (along one direction of the "
             f"pixels {said[worst]:.3g}, where the score changes by {measured[1][worst]:.3g}), as after detach(), under "
             "no_grad() in a part of it, or with a backward pass of its own: choose a method without gradients, such as "
             "rollout, attention or occlusion"

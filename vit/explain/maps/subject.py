@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
 from vit.capture.checks.alike import pass_alike
 from vit.capture.checks.capturable import check_capturable, check_pixels
-from vit.capture.checks.every_image import check_every_image
+from vit.capture.checks.every_image import check_every_image, check_every_skip
 from vit.capture.checks.influence import Lost, lost_tokens
 from vit.capture.checks.steady import check_independent, check_steady
 from vit.capture.experiments.moved import changes, differentiable, two_of
@@ -89,6 +89,7 @@ class Subject:
         """The parts of the model, for methods that need its attention or its layers."""
         found = examine(self.model, self.images, self.grid, self.num_prefix_tokens)
         check_every_image(self.model, self.images, found.calls, found.orders)
+        check_every_skip(self.model, self.images, found.calls, found.orders)
         return found
 
     @cached_property
