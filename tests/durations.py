@@ -15,6 +15,11 @@ import pytest
 
 FILE = Path(__file__).with_name("durations.json")
 MARKS = {"medium": 0.1, "long": 0.5, "slow": 2.0}  # seconds
+# ``make test`` trains by two processes as well, although that takes longer.
+IN_MAKE_TEST = {
+    "tests/commands/test_distributed.py::test_two_processes_train_several_labels_as_one_process_does",
+    "tests/commands/test_distributed.py::test_a_signal_to_one_of_two_processes_stops_both_and_they_go_on_as_if_it_had_not_come",
+}
 
 
 def function_of(test: str) -> str:
@@ -30,9 +35,11 @@ def mark(items: list[pytest.Item]) -> None:
     """Mark the tests by their seconds."""
     durations = json.loads(FILE.read_text(encoding="utf-8"))
     for item in items:
-        seconds = durations.get(function_of(item.nodeid), 0.0)
+        function = function_of(item.nodeid)
+        seconds = durations.get(function, 0.0)
         for name in (name for name, least in MARKS.items() if seconds >= least):
-            item.add_marker(name)
+            if name != "long" or function not in IN_MAKE_TEST:
+                item.add_marker(name)
 
 
 class Measurement:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import durations
-from tests.durations import FILE, Measurement, mark
+from tests.durations import FILE, IN_MAKE_TEST, Measurement, mark
 
 
 @pytest.fixture
@@ -28,6 +28,16 @@ def test_a_test_is_marked_by_what_was_measured(test, marks, file):
     found = []
     mark([SimpleNamespace(nodeid=test, add_marker=found.append)])
     assert found == marks
+
+
+def test_trainings_by_two_processes_are_part_of_make_test_and_not_of_test_fast(file):
+    for test in IN_MAKE_TEST:
+        file.write_text(json.dumps({test: 5.0}))
+        found = []
+        mark([SimpleNamespace(nodeid=test, add_marker=found.append)])
+        assert found == ["medium", "slow"]
+        path, _, name = test.partition("::")
+        assert f"def {name}(" in (FILE.parents[1] / path).read_text(encoding="utf-8")
 
 
 def test_the_file_holds_the_mean_over_the_cases_of_all_processes_and_no_fast_test(file):
