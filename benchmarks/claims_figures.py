@@ -175,7 +175,8 @@ def draw_norms(cells: dict[str, Any], path: Path) -> None:
         plot.set_xticks(range(0, depth, max(1, depth // 4)))
         plot.minorticks_off()
     plots[0].set_ylabel("norm of the gradient")
-    figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    handles, names = plots[0].get_legend_handles_labels()
+    figure.legend(handles, [f"norm: {name}" for name in names], loc="outside lower center", ncols=3)
     figure.savefig(path)
 
 
@@ -240,7 +241,10 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
 def draw_cost(cells: dict[str, Any], path: Path) -> None:
     """Draw time and memory over the tokens, and both over the side of the window."""
     figure, (time, memory, wide, empty) = four_places()
-    kinds = ((time, "seconds", 1e3, "Time", "ms"), (memory, "bytes", 1e-6, "Peak memory", "MB"))
+    kinds = (
+        (time, "seconds", 1e3, "Time of one pass", "ms"),
+        (memory, "bytes", 1e-6, "Peak memory of one pass", "MB"),
+    )
     for plot, key, factor, title, unit in kinds:
         for name, color in claims_cost.COLORS.items():
             found = claims_cost.medians(cells, "tokens", name, key)
@@ -252,7 +256,9 @@ def draw_cost(cells: dict[str, Any], path: Path) -> None:
         found = claims_cost.medians(cells, "window", None, key)
         values = [factor * value for value in found.values()]
         wide.plot(list(found), values, color=ORANGE, marker="o", ms=4, ls=style, label=label)
-    wide.set(title="Side of the window", xlabel="side of the window, patches", ylabel="ms, or MB")
+    wide.set(
+        title="Window attention over its side", xlabel="side of the window, patches", ylabel="ms (line), MB (dashes)"
+    )
     wide.legend()
     wide.set(xscale="log", yscale="log")
     wide.set_xticks(list(found), [str(width) for width in found])

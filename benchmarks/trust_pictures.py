@@ -14,8 +14,8 @@ from torch import Tensor
 
 import vit
 from vit.commands.photographs import find_images, read_images
-from vit.data.crowded import crowded_digits
-from vit.data.planted import planted_digits
+from vit.data.crowded import CrowdedDigits, crowded_digits
+from vit.data.planted import PlantedDigits, planted_digits
 from vit.explain.evaluation.faithfulness import STEPS, removal_curves
 from vit.explain.evaluation.ground_truth import mosaics
 from vit.explain.maps import Subject, signed_map
@@ -50,11 +50,13 @@ def draw_removal() -> None:
     figure.savefig(REMOVAL)
 
 
-def show(axes: Axes, pixels: Tensor, box: tuple[int, int, int, int], title: str) -> None:
-    """Show an image (C, H, W) with a frame around first row, first column, height and width."""
+def show(axes: Axes, pixels: Tensor, box: tuple[int, int, int, int], title: str, answer: str) -> None:
+    """Show an image (C, H, W) with a frame around first row, first column, height and width, and the answer."""
     row, column, height, width = box
     axes.imshow(rearrange(pixels, "c y x -> y x c").expand(-1, -1, 3).numpy())
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, ec=ORANGE, lw=2.5))
+    label = {"color": "white", "backgroundcolor": ORANGE, "fontsize": 9, "va": "bottom", "ha": "right"}
+    axes.text(column + width - 0.7, row - 0.2, answer, **label)
     axes.set_title(title)
     axes.set_axis_off()
 
@@ -64,14 +66,15 @@ def draw_answers() -> None:
     figure = Figure(figsize=(9, 4.1), layout="constrained")
     plots = figure.subplots(1, 3)
     titles = ("digit among digits:\nwhich one decides the class?", "digit in clutter:\nwhere is the digit?")
-    for axes, title, drawn in zip(plots, titles, (crowded_digits, planted_digits), strict=False):
-        images, _, boxes = drawn("test")
-        show(axes, images[0], tuple(boxes[0].tolist()), title)
+    kinds = (crowded_digits, CrowdedDigits), (planted_digits, PlantedDigits)
+    for axes, title, (drawn, data) in zip(plots, titles, kinds, strict=False):
+        images, labels, boxes = drawn("test")
+        show(axes, images[0], tuple(boxes[0].tolist()), title, f"the {data.class_names[int(labels[0])]}")
     pixels, _ = read_images([ROOT / f"notebooks/cifar10/{name}.jpg" for name in CLASSES], vit.load("cifar10"))
     tiled, cells, _ = mosaics(pixels, torch.arange(4), torch.Generator().manual_seed(0))
     row, column = divmod(cells[0].item(), 2)
     name = CLASSES[0].split("_")[0]
-    show(plots[2], tiled[0], (HALF * row, HALF * column, HALF, HALF), f"mosaic:\nwhere is the {name}?")
+    show(plots[2], tiled[0], (HALF * row, HALF * column, HALF, HALF), f"mosaic:\nwhere is the {name}?", name)
     figure.suptitle("Tests with a known answer: the highest patch should lie in the frame", y=1.02)
     figure.savefig(ANSWERS, dpi=120, bbox_inches="tight", pad_inches=0.1)
 
