@@ -221,8 +221,7 @@ class Subject:
     @cached_property
     def lost_tokens(self) -> Lost | None:
         """Tokens that do not take what an attention gives them, or None."""
-        anatomy = self.anatomy
-        return lost_tokens(self.model, self.images, anatomy.calls, anatomy.depth, anatomy.orders, self.readout)
+        return lost_tokens(self.model, self.images, self.anatomy.calls, self.anatomy.depth)
 
     def check_taken(self, remedy: str) -> None:
         """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count."""
