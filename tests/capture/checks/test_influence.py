@@ -33,7 +33,8 @@ class Faint(Layer):
 def lost(model, images):
     """The tokens that do not take what an attention gives them."""
     found = examine(model, images)
-    return lost_tokens(model, images, found.calls, found.depth)
+    read = (found.readout > 0).expand(len(images), -1)
+    return lost_tokens(model, images, found.calls, found.depth, found.reading.place, read)
 
 
 def with_prompts_before(number):

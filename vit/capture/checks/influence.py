@@ -7,6 +7,7 @@ Letters in the einops patterns: b batch, h heads, m keys, d channels.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from vit.capture.experiments.moved import COARSE, UNITS, noise_like
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import STRENGTHS
+from vit.capture.parts.trace import Boundary
 
 AT_ONCE = 8  # images whose values of all layers are in memory
 PEAKED = 3.0  # standard deviation of the logits of the weights that are added
@@ -31,26 +33,30 @@ class Lost(NamedTuple):
 
 
 @torch.no_grad()
-def lost_tokens(model: nn.Module, images: Tensor, calls: Sequence[int], depth: int) -> Lost | None:
+def lost_tokens(
+    model: nn.Module, images: Tensor, calls: Sequence[int], depth: int, place: Boundary | None, read: Tensor
+) -> Lost | None:
     """Return tokens that do not take what an attention gives them; None if all do.
-
-    Of the last layer, the logits show whether any token takes something.
 
     Args:
         model: A ViT in eval mode.
         images: Images as the model takes them, (B, C, H, W).
         calls: Numbers of the attention calls that influence the logits.
         depth: How many of them are layers, the first ones.
+        place: Where the tokens after the last layer are. None: the logits show whether any token takes something.
+        read: Which of these tokens the logits read, (B, N).
     """
     for first in range(0, len(images), AT_ONCE):
         some = images[first : first + AT_ONCE]
-        usual = _states(model, some, calls)
+        usual = _states(model, some, calls, place)
         for layer in range(depth):
-            still: Tensor | None = None
+            is_last = layer == len(calls) - 1 and place is not None
+            still = (
+                read[first : first + AT_ONCE] if is_last else torch.ones_like(usual[layer][..., 0], dtype=torch.bool)
+            )
             for strength in STRENGTHS:  # LayerScale may begin at 1e-6
-                (changed,) = _states(model, some, calls, layer, strength)
-                stays = ~_moved(usual[layer], changed)
-                still = stays if still is None else still & stays
+                (changed,) = _states(model, some, calls, place, layer, strength)
+                still = still & ~_moved(usual[layer], changed)
                 if not still.any():
                     break
             else:
@@ -64,13 +70,19 @@ class _ReachedError(Exception):
 
 
 def _states(
-    model: nn.Module, images: Tensor, calls: Sequence[int], layer: int | None = None, strength: float = 0.0
+    model: nn.Module,
+    images: Tensor,
+    calls: Sequence[int],
+    place: Boundary | None,
+    layer: int | None = None,
+    strength: float = 0.0,
 ) -> list[Tensor]:
-    """Return what each layer leads to: the values of the next one, (B, M, d) each, and after the last the logits.
+    """Return what each layer leads to: the values of the next one, (B, M, d) each, and the last tokens or the logits.
 
     With a layer, its weights are changed, and only what it leads to is returned.
     """
     states: list[Tensor] = []
+    last: list[Tensor] = []
 
     def look(call: int, attn: Tensor) -> Tensor:
         number = calls.index(call) if call in calls else None
@@ -86,11 +98,11 @@ def _states(
 
     intercepted = intercept(model, images, look)
     try:
-        with intercepted:
+        with nullcontext() if place is None else place.seen(lambda tokens: last.append(tokens.clone())), intercepted:
             logits = result_of(model(images))
     except _ReachedError:
         return states
-    return [*states, logits.flatten(1)[:, None]]
+    return [*states, last[-1] if last else logits.flatten(1)[:, None]]
 
 
 def _moved(usual: Tensor, changed: Tensor) -> Tensor:

@@ -221,7 +221,11 @@ class Subject:
     @cached_property
     def lost_tokens(self) -> Lost | None:
         """Tokens that do not take what an attention gives them, or None."""
-        return lost_tokens(self.model, self.images, self.anatomy.calls, self.anatomy.depth)
+        anatomy = self.anatomy
+        place, read = anatomy.reading.place, self.readout > 0
+        if anatomy.reading.order is not None:  # the tokens there are not in the order of their shares
+            place = None
+        return lost_tokens(self.model, self.images, anatomy.calls, anatomy.depth, place, read)
 
     def check_taken(self, remedy: str) -> None:
         """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count."""
