@@ -133,3 +133,16 @@ class Rounded(Layer):
 
 def test_tokens_without_a_gradient_that_move_the_logits_are_taken():
     assert lost(invented(Layer(), Rounded(), Layer()), IMAGES) is None
+
+
+def test_a_class_token_that_enters_behind_a_layer_takes_nothing_from_it():
+    """As in CaiT (Touvron et al. 2021): the layers before have patches alone."""
+
+    def run(model, images):
+        patches = model.patches(images).flatten(2).mT + model.positions[:, 1:]
+        patches = model.layers[1](model.layers[0](patches))
+        first = model.first.expand(len(images), -1, -1)
+        return model.read(model.layers[2](torch.cat([first, patches], dim=1)))
+
+    model = invented(run=run)
+    assert lost_tokens(model, IMAGES, (0, 1, 2), 3, None, torch.ones(3, 15, dtype=torch.bool)) is None

@@ -50,10 +50,7 @@ def lost_tokens(
         some = images[first : first + AT_ONCE]
         usual = _states(model, some, calls, place)
         for layer in range(depth):
-            is_last = layer == len(calls) - 1 and place is not None
-            still = (
-                read[first : first + AT_ONCE] if is_last else torch.ones_like(usual[layer][..., 0], dtype=torch.bool)
-            )
+            still = _first_suspects(usual[layer], read[first : first + AT_ONCE], place, layer == len(calls) - 1)
             for strength in STRENGTHS:  # LayerScale may begin at 1e-6
                 (changed,) = _states(model, some, calls, place, layer, strength)
                 still = still & ~_moved(usual[layer], changed)
@@ -63,6 +60,18 @@ def lost_tokens(
                 image = int(still.any(dim=1).nonzero()[0, 0])
                 return Lost(layer, first + image, int(still[image].sum()))
     return None
+
+
+def _first_suspects(state: Tensor, read: Tensor, place: Boundary | None, is_last: bool) -> Tensor:
+    """Return which tokens that a layer leads to are looked at, (B, M): all but a class token that enters behind it.
+
+    Of those after the last layer, only the ones that the logits read matter, (B, N).
+    """
+    if is_last and place is not None:
+        return read
+    suspects = torch.ones(state.shape[:2], dtype=torch.bool, device=state.device)
+    suspects[:, : max(0, state.shape[1] - read.shape[1])] = False
+    return suspects
 
 
 class _ReachedError(Exception):
