@@ -212,8 +212,21 @@ PARTS: dict[str, Part] = {
         file="heads",
         minutes=120,
         commands=(f"heads.py {DATA} --steps 800 --parallel 2",),
+        cells=r"\d+ steps: .*|stacked heads|time of a step, .*",
         training=always(f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"),
-        sources=(*ATTENTION, "vit/analysis/*.py"),
+        sources=(
+            *ATTENTION,
+            *(f"vit/analysis/{name}" for name in ("importance.py", "pruning.py", "position_dependence.py:enlarged")),
+        ),
+    ),
+    "heads_asked": Part(
+        "what the analysis says of the small model",
+        file="heads",
+        minutes=5,
+        commands=(f"heads.py {DATA} --steps 800 --only questions",),
+        cells="questions, .*",
+        training=always(f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"),
+        sources=("vit/analysis/*.py",),
     ),
     "finetune": Part(
         "fine-tuning on few images",
@@ -475,7 +488,7 @@ PARTS: dict[str, Part] = {
 def part_of(file: str, cell: str) -> str | None:
     """Return the name of the part that a cell of a file of results belongs to; None if it is of none.
 
-    >>> part_of("accuracy", "digits, cpu, seed 6"), part_of("heads", "anything"), part_of("speeds", "")
-    ('digits', 'heads', None)
+    >>> part_of("accuracy", "digits, cpu, seed 6"), part_of("heads", "questions, 800 steps"), part_of("speeds", "")
+    ('digits', 'heads_asked', None)
     """
     return next((name for name, part in PARTS.items() if part.file == file and re.fullmatch(part.cells, cell)), None)
