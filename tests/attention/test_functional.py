@@ -7,20 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from tests.attention.conftest import EXACT, B, D, N
 from vit.attention import (
     attention_weights,
     scaled_dot_product_attention,
     simplified_attention,
 )
-
-B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-@pytest.fixture
-def qkv():
-    q, k, v = torch.randn(B, H, N, D), torch.randn(B, H, M, D), torch.randn(B, H, M, E)
-    return q.double(), k.double(), v.double()
 
 
 @pytest.mark.parametrize(("length", "scale"), [(2, None), (1, 1.0)])

@@ -5,17 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from tests.attention.conftest import EXACT, B, D, H, M, N
 from vit.attention import attention_weights, causal_mask, mask_logits, padding_mask, scaled_dot_product_attention
 from vit.attention.masks import softmax_mask
-
-B, H, N, M, D, E = 2, 3, 5, 7, 11, 13
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-@pytest.fixture
-def qkv():
-    q, k, v = torch.randn(B, H, N, D), torch.randn(B, H, M, D), torch.randn(B, H, M, E)
-    return q.double(), k.double(), v.double()
 
 
 @pytest.mark.parametrize("shape", [(N, M), (1, M), (B, H, N, M), (B, 1, 1, M), (1, H, N, 1)])

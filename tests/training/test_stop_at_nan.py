@@ -37,6 +37,12 @@ def steps():
     return steps
 
 
+def test_a_training_starts_without_a_bad_step():
+    stop = StopAtNaN()
+    stop.on_fit_start(SimpleNamespace(), SimpleNamespace(device=torch.device("cpu")))
+    assert stop.first_bad_step == -1
+
+
 @pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end"])
 def test_the_host_reads_before_validation_and_checkpoints(steps, hook):
     stop, trainer, module = steps(1.0, float("nan"), 1.0, float("inf"))

@@ -108,6 +108,22 @@ def test_our_overlapping_patches_are_centred_on_even_cells():
     assert anatomy.grid == (3, 5)
 
 
+class Louder(Cut):
+    """The tokens of each further row respond ten times as much."""
+
+    def tokens(self, images):
+        x = super().tokens(images)
+        return x * 10.0 ** torch.arange(x.shape[2])[:, None].to(x)
+
+
+def test_a_line_belongs_to_the_patch_whose_share_is_largest_and_not_to_the_loudest():
+    torch.manual_seed(0)
+    plain, louder = (randomised(kind(lambda x: x, kernel_size=6, stride=4)) for kind in (Cut, Louder))
+    louder.load_state_dict(plain.state_dict())
+    images = pixels(14, 18)
+    assert torch.equal(examine(louder, images).cells, examine(plain, images).cells)
+
+
 class Turned(nn.Module):
     """Values are complex numbers, and weights are cast to complex ones, or are some."""
 

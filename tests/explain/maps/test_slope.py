@@ -124,6 +124,12 @@ def test_a_model_with_an_autocast_of_its_own_is_checked_without_it(random_vit):
     check_slope(Subject(Around(random_vit(depth=2), cast).float().eval(), IMAGES.float(), 1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_that_casts_its_input_to_half_precision_is_explained_and_not_checked(dtype, random_vit):
+    model = Around(random_vit(depth=2), lambda model, images: model(images.to(dtype))).to(dtype).eval()
+    assert explain(model, IMAGES.float(), "relevance", 1).isfinite().all()
+
+
 def test_within_an_autocast_of_the_caller_a_model_is_checked_without_it(random_vit):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         with pytest.raises(ValueError, match="is not the slope of its score"):

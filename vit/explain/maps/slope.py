@@ -31,12 +31,17 @@ WRONG = 0.25  # of the slope: how much the gradient may differ from it
 CLEAR = 1000  # times the rounding of the score: what a step must change
 
 
-def _in_float32(model: nn.Module) -> nn.Module | None:
-    """Return a copy of a model in float32, or None if it cannot be copied."""
+@torch.no_grad()
+def _in_float32(model: nn.Module, image: Tensor) -> nn.Module | None:
+    """Return a copy of a model in float32, or None if it cannot be copied, or does not compute in float32."""
     try:
-        return copy.deepcopy(model).float()
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # such as quantised weights, or hooks
+        copied = copy.deepcopy(model).float()
+        computed = result_of(copied(image))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError):  # such as quantised weights, hooks, or casts of the model's own
         return None
+    return copied if torch.finfo(computed.dtype).bits >= 32 else None
 
 
 @contextmanager
@@ -64,7 +69,8 @@ def check_slope(subject: Subject) -> None:
     """Check the gradient with respect to the pixels of the first image along a few random directions.
 
     Where steps of two sizes disagree, as at the edges of a maximum or of rounding, nothing is checked. A model that
-    computes in half precision is checked as a copy in float32, without autocast.
+    computes in half precision is checked as a copy in float32, without autocast; if it cannot be copied, or casts to
+    half precision by itself, it is not checked.
 
     Raises:
         ValueError: If the score changes otherwise than its gradient says.
@@ -72,17 +78,14 @@ def check_slope(subject: Subject) -> None:
     if not is_half(subject.model, subject.logits):
         _check_slope(subject.model, subject.images[:1], subject.contrast[:1])
         return
-    model = _in_float32(subject.model)
-    if model is not None:
-        with _without_autocast(subject.images.device):
-            _check_slope(model, subject.images[:1].float(), subject.contrast[:1].float())
+    image = subject.images[:1].float()
+    with _without_autocast(image.device):
+        model = _in_float32(subject.model, image)
+        if model is not None:
+            _check_slope(model, image, subject.contrast[:1].float())
 
 
 def _check_slope(model: nn.Module, image: Tensor, contrast: Tensor) -> None:
-    with torch.no_grad():
-        if torch.finfo(result_of(model(image)).dtype).bits < 32:
-            return
-
     def score_of(images: Tensor, weights: Tensor) -> Tensor:
         return reduce(logits_of(model(images)) * weights, "b k -> b", "sum")
 
