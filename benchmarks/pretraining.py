@@ -7,12 +7,14 @@ probe and by neighbours, beside those of an untrained network. Seeds choose the 
 accuracy is that of the end of the training, on all test images. A training is a cell, written to pretraining.json and
 pretraining.md as soon as it is done; the same command continues after an interrupt.
 
-    python benchmarks/pretraining.py --data data/cifar10-jpeg [--minutes 30] [--output benchmarks/results]
+    python benchmarks/pretraining.py --data data/cifar10-jpeg [--minutes 30] [--shares 0.1] [--objectives mae]
+        [--output benchmarks/results]
 """
 
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/, class folders in each")
     parser.add_argument("--minutes", type=float, default=30.0, help="time of a row: pretraining and fine-tuning")
+    parser.add_argument("--shares", nargs="+", type=float, choices=SHARES, default=SHARES, help="of the labels")
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES, help="default: all")
     options = parser.parse_args(arguments)
-    path, failed = options.output / "pretraining.json", 0
-    for name, measure in cells_of(options.data, Path("runs/pretraining_data"), options.minutes):
+    path, failed, work = options.output / "pretraining.json", 0, Path("runs/pretraining_data")
+    for name, measure in cells_of(options.data, work, options.minutes, options.shares, options.objectives):
         known = json.loads(path.read_text()) if path.exists() else {}
         if known.get(name, {}).get("minutes") == options.minutes:
             continue
@@ -68,15 +72,15 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(f"error: {failed} trainings failed")
 
 
-def cells_of(data: Path, work: Path, minutes: float) -> Any:
+def cells_of(data: Path, work: Path, minutes: float, shares: Sequence[float], objectives: Sequence[str]) -> Any:
     """Yield the name of each cell and the function that measures it, given the cells so far."""
-    for share in SHARES:
+    for share in shares:
         for epochs in SCRATCH_EPOCHS[share]:
             for policy in ("none", "randaugment"):
                 name = f"chosen from, {label_of(share)}, {epochs} epochs, {policy}"
                 yield name, lambda _, of=(share, epochs, policy): candidate(data, work, minutes, *of)
     for seed in SEEDS:
-        for share in SHARES:
+        for share in shares:
             yield (
                 f"from scratch, {label_of(share)}, seed {seed}",
                 lambda known, of=(share, seed): scratch(data, work, minutes, known, *of),
@@ -85,8 +89,8 @@ def cells_of(data: Path, work: Path, minutes: float) -> Any:
                 f"untrained, {label_of(share)}, seed {seed}",
                 lambda _, of=(share, seed): frozen(None, labelled(data, work, *of), *of),
             )
-        for objective in OBJECTIVES:
-            for share in SHARES:
+        for objective in objectives:
+            for share in shares:
                 name = f"{objective}, {label_of(share)}, seed {seed}"
                 yield name, lambda _, of=(objective, share, seed): finetuned(data, work, minutes, *of)
 
