@@ -26,7 +26,7 @@ NAMES = {
     "cifar10_overlap": "hour, overlap",
     "cifar10_night_overlap": "2.4 hours",
     "cifar10_showcase": "packaged",
-    "timm ViT 96x6, torchvision loader, AdamW, 10 min": "timm's defaults, ten minutes",
+    "timm ViT 96x6, torchvision loader, AdamW, 10 min": "timm's model, AdamW, ten minutes",
     "timm ViT 96x6, strongest recipe, 10 min": "timm's model, our strongest recipe for it",
 }
 FIRST_STAGES = ("cifar10_45_minutes", "cifar10_night")  # of recipes that have points

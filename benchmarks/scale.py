@@ -147,12 +147,13 @@ def report(cells: dict[str, Any]) -> str:
 
 def slower(cells: dict[str, Any]) -> str:
     """Return a sentence that names where ours is slower than the fastest other library."""
-    found = [
-        f"{in_words(name)}{row.removeprefix('ours').replace(', ', ' by ')} ({measured['against_best_peer'][1]:.2f})"
-        for name, cell in cells.items()
-        for row, measured in cell["rows"].items()
-        if row.startswith("ours") and measured.get("against_best_peer", [0, 1])[1] < SLOWER
-    ]
+    ratios: dict[str, list[str]] = {}  # an image of 65 tokens is in both sweeps
+    for name, cell in cells.items():
+        for row, measured in cell["rows"].items():
+            if row.startswith("ours") and (ratio := measured.get("against_best_peer", [0, 1])[1]) < SLOWER:
+                words = f"{in_words(name)}{row.removeprefix('ours').replace(', ', ' by ')}"
+                ratios.setdefault(words, []).append(f"{ratio:.2f}")
+    found = [f"{words} ({' and '.join(of_words)})" for words, of_words in ratios.items()]
     share = f"more than {100 * (1 - SLOWER):.0f} %"
     if not found:
         return f"Nowhere is ours {share} slower than the fastest other library."

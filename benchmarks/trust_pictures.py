@@ -6,7 +6,7 @@ python benchmarks/trust_pictures.py
 from pathlib import Path
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -16,10 +16,11 @@ import vit
 from vit.commands.photographs import find_images, read_images
 from vit.data.crowded import CrowdedDigits, crowded_digits
 from vit.data.planted import PlantedDigits, planted_digits
-from vit.explain.evaluation.faithfulness import STEPS, removal_curves
+from vit.explain.evaluation.faithfulness import removal_curves
 from vit.explain.evaluation.ground_truth import mosaics
+from vit.explain.figures import draw_curves
 from vit.explain.maps import Subject, signed_map
-from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
+from vit.support.plotting import ORANGE
 
 ROOT = Path(__file__).parents[1]
 REMOVAL, ANSWERS = (ROOT / f"docs/images/{name}.png" for name in ("removal", "known_answers"))
@@ -28,26 +29,12 @@ CLASSES = "horse_0000", "dog_0001", "truck_0000", "cat_0000"
 HALF = 16  # pixels of a side of a quarter of a mosaic
 
 
-@plot_style
 def draw_removal() -> None:
     """Draw the two curves of three maps, and the area between them."""
     model = vit.load("cifar10")
     _, images = read_images(find_images([ROOT / "notebooks/cifar10"]), model)
-    subject, removed = Subject(model, images), [100 * step / STEPS for step in range(STEPS)]
-    figure = Figure(figsize=(9, 3.3))
-    plots = figure.subplots(1, len(METHODS), sharey=True)
-    for axes, method in zip(plots, METHODS, strict=True):
-        curves = removal_curves(subject, signed_map(method, subject))
-        most, least = (reduce(part, "b t -> t", "mean").tolist() for part in (curves.most_first, curves.least_first))
-        axes.plot(removed, least, color=ORANGE, marker="s", ms=4, label="least relevant removed first")
-        axes.plot(removed, most, color=BLUE, marker="o", ms=4, label="most relevant removed first")
-        axes.fill_between(removed, most, least, color=GREY, alpha=0.2, lw=0, label="removal area")
-        axes.set_title(f"{method}: {curves.area_between.mean():.2f}")
-        axes.set(xlabel="patches removed, %", ylim=(0, 1))
-    plots[0].set_ylabel("probability of the class")
-    figure.suptitle(f"Removal area: the mean of {len(images)} photographs, tokens left out")
-    figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.savefig(REMOVAL)
+    subject = Subject(model, images)
+    draw_curves({method: removal_curves(subject, signed_map(method, subject)) for method in METHODS}, REMOVAL)
 
 
 def show(axes: Axes, pixels: Tensor, box: tuple[int, int, int, int], title: str, answer: str) -> None:

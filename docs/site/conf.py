@@ -39,9 +39,9 @@ napoleon_google_docstring = True
 RESULTS = "benchmarks/RESULTS"
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:]+)\)")
 PARTS = {
-    "Start here": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "notebooks/reading_digits"),
-    "Look inside": ("docs/explain", "docs/trust", "docs/analysis"),
-    "Train": ("docs/training", "docs/data", "docs/sweeps", "docs/scale", "docs/decoders"),
+    "Start here": ("notebooks/attention_from_scratch", "notebooks/attention_rollout", "docs/analysis", "docs/data"),
+    "Look inside": ("docs/explain", "docs/trust"),
+    "Train": ("docs/training", "docs/sweeps", "docs/scale", "docs/decoders", "notebooks/reading_digits"),
     "Build": ("docs/backbone", "docs/weights", "docs/inference", "docs/comparison"),
     "Do research on attention": (
         "docs/attention",

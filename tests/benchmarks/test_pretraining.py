@@ -99,5 +99,5 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
 
 
 def test_every_row_has_three_seeds_and_three_shares():
-    names = [name for name, _ in cells_of(Path("images"), Path("work"), 30.0)]
+    names = [name for name, _ in cells_of(Path("images"), Path("work"), 30.0, SHARES, OBJECTIVES)]
     assert len(names) == len(set(names)) == 18 + len(SEEDS) * len(SHARES) * (2 + len(OBJECTIVES))

@@ -105,16 +105,22 @@ def test_heads_of_an_image_are_drawn_layer_by_layer(drawn, tmp_path, attention):
     assert texts(drawn[0]).keys() >= {"layer 0", "layer 1", "head 0", "head 1"}
 
 
-def test_curves_are_means_over_images_with_controls_in_grey(drawn, tmp_path):
-    names = ["random", "center", *(f"method {number}" for number in range(9))]
+@pytest.mark.parametrize("count", [1, 5])
+def test_curves_are_means_over_images_a_panel_for_each_method_with_its_removal_area(drawn, tmp_path, count):
+    names = [f"method {number}" for number in range(count)]
     curves = {name: Curves(*torch.rand(4, 5, 10)) for name in names}
     draw_curves(curves, tmp_path / "curves.png")
-    most, least = drawn[0].axes
-    for axes, index in ((most, 0), (least, 1)):
-        for line, name in zip(axes.lines, names, strict=True):
-            assert line.get_ydata() == pytest.approx(curves[name][index].mean(dim=0).numpy())
-            assert (line.get_color() == GREY) == (name in CONTROLS)
-    assert len({(line.get_color(), line.get_linestyle()) for line in most.lines}) == len(names)
+    panels = [axes for axes in drawn[0].axes if axes.lines]
+    for axes, name in zip(panels, names, strict=True):
+        least, most = axes.lines
+        assert most.get_ydata() == pytest.approx(curves[name].most_first.mean(dim=0).numpy())
+        assert least.get_ydata() == pytest.approx(curves[name].least_first.mean(dim=0).numpy())
+        area = (curves[name].least_first - curves[name].most_first).mean()
+        assert axes.get_title() == f"{name}: {area:z.2f}"
+    (legend,) = drawn[0].legends
+    colours = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.get_lines(), strict=False)}
+    assert colours["most relevant removed first"] == panels[0].lines[1].get_color()
+    assert colours["least relevant removed first"] == panels[0].lines[0].get_color()
 
 
 def test_scores_are_dots_with_their_intervals_the_highest_on_top(drawn, tmp_path):

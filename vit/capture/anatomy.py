@@ -17,7 +17,7 @@ from vit.capture.checks.maximum import takes_maximum
 from vit.capture.checks.mixing import check_unmixed
 from vit.capture.checks.places import check_places, no_patches_error
 from vit.capture.checks.steady import check_logits_unchanged
-from vit.capture.experiments.moved import two_of
+from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.parts.footprint import find_cells
 from vit.capture.parts.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.parts.logits import result_of
@@ -167,7 +167,8 @@ def _check_passes(model: nn.Module, pair: Tensor) -> tuple[Trace, tuple[int, ...
     """
     with torch.no_grad():
         several, logits = projected_attentions(model, pair)
-        check_logits_unchanged(model, pair, logits, result_of(model(pair)))
+        usual = moved_by_images(model, two_of(pair[:1]))
+        check_logits_unchanged(model, usual, logits, result_of(model(pair)))
         each_alone = [projected_attentions(model, one) for one in pair.split(1)]
     trace, _ = trace_forward(model, pair)
     if not trace.attentions or len(trace.pooling) > 1:
@@ -180,7 +181,7 @@ def _check_passes(model: nn.Module, pair: Tensor) -> tuple[Trace, tuple[int, ...
     check_in_a_row(model, calls, trace.dependents)
     for row, (alone, of_one) in enumerate(each_alone):
         check_alone(model, several, alone, row, calls)
-        check_logits_alone(model, pair, logits[row], of_one[0])
+        check_logits_alone(model, len(pair), usual, logits[row], of_one[0])
     check_places(model, pair[:1], calls[0])
     return trace, calls, len(several)
 

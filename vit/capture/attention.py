@@ -11,9 +11,9 @@ from vit.capture.checks.dependence import Dependents, Made, check_in_a_row, find
 from vit.capture.checks.every_image import check_every_image
 from vit.capture.checks.mixing import check_unmixed
 from vit.capture.checks.places import check_places
-from vit.capture.checks.steady import check_images_unchanged, check_logits_unchanged, repeated
+from vit.capture.checks.steady import check_images_unchanged, check_independent, check_logits_unchanged, repeated
 from vit.capture.experiments.graph import graph_alone
-from vit.capture.experiments.moved import differentiable
+from vit.capture.experiments.moved import differentiable, moved_by_images, two_of
 from vit.capture.interception.head_order import intercept
 from vit.capture.interception.intercept import Edit
 from vit.capture.interception.kernels import count_kernels
@@ -63,7 +63,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     given = images.detach().clone()
     attentions = capture_unchecked(model, images)
     check_images_unchanged(model, images, given)
-    check_logits_unchanged(model, images, attentions.logits, repeated(model, images))
+    usual = moved_by_images(model, two_of(images[:1]))
+    check_logits_unchanged(model, usual, attentions.logits, repeated(model, images))
     calls, dependents, of_first = _layers(model, images[:1])
     check_count(model, len(attentions), len(images), len(dependents.reached))
     check_in_a_row(model, calls, dependents)
@@ -72,7 +73,8 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             alone, of_last = projected_attentions(model, images[-1:])
         check_alone(model, [project_attention(attn) for attn in attentions], alone, len(images) - 1, calls)
         for row, of_one in ((0, of_first), (-1, of_last)):
-            check_logits_alone(model, images, attentions.logits[row], of_one[0])
+            check_logits_alone(model, len(images), usual, attentions.logits[row], of_one[0])
+    check_independent(model, images)
     check_places(model, images[:1], calls[0])
     num_tokens = attentions[calls[0]].shape[-1]
     check_unmixed(model, images[:1], calls, num_tokens)
@@ -226,6 +228,12 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
     batch, _, queries, keys = shapes[-1]
     first = shapes[0]
     pooling = queries == 1 and len(shapes) > 1  # one query at the end pools the tokens
+    if queries > 1 and any(shape[-2] == 1 for shape in shapes[1:-1]):
+        raise ValueError(
+            f"{type(model).__name__} has an attention of one query before an attention of all tokens (number "
+            f"{len(shapes) - 1}), as a block that adds something of all tokens to each: it mixes tokens, and no row of "
+            f"attention shows it: {CHOOSE_OTHERS}"
+        )
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
     raise ValueError(

@@ -14,9 +14,12 @@ from einops import einsum, pack, rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vit.capture.checks.alone import check_count
 from vit.capture.interception.arithmetic import COPIES, DIFFERENCES, PRODUCTS, QUOTIENTS, SUMS, arithmetic_name
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
+
+SAME = 1e-3  # two tokens are the same if they differ by less than this share of a number, or of the largest one
 
 
 @dataclass
@@ -54,6 +57,7 @@ def watched_outputs(
     Without weights, those of one layer are in memory at a time.
     """
     found, _ = _watch(model, images, calls, with_weights, lambda tokens: tokens)
+    check_count(model, len(found), len(images), len(calls))
     return [found[call] for call in calls]
 
 
@@ -103,7 +107,9 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors hold the same tokens, (B, N, D) or (N, B, D) -> (B, N, D)."""
     if one.ndim == 3 and one.shape != other.shape:
         one = rearrange(one, "n b c -> b n c")
-    return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=1e-3, atol=1e-3)
+    if one.shape != other.shape:
+        return False
+    return torch.allclose(one.to(other), other, rtol=SAME, atol=SAME * float(other.abs().max()))
 
 
 class _WatchProjection(TorchFunctionMode):

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from vit.capture.experiments.moved import units_of
 from vit.capture.interception.intercept import HALF_PRECISION_MODELS
 
 HALF_TOLERANCE = 0.05  # of the largest number, after rounding to half precision or to integers
@@ -17,6 +18,27 @@ def tolerance(model: nn.Module, numbers: Tensor, exact: float) -> float:
         type(weights) is not nn.Parameter for weights in model.parameters()
     )
     return HALF_TOLERANCE if is_quantised or is_half(model, numbers) else exact
+
+
+def allowed_in_logits(model: nn.Module, logits: Tensor, usual: Tensor, share: float) -> Tensor:
+    """Return how far rounding may move each logit: (B, classes) or (classes,), (classes,) -> (classes,).
+
+    This is a share of what images move it, and a few units of its own size. After rounding to half precision or to
+    integers, it is a share of the largest logit that images move.
+
+    Args:
+        model: The model.
+        logits: The logits.
+        usual: How much images move each, as ``usual_changes`` returns it.
+        share: The share, in full precision.
+    """
+    sizes = logits.detach().abs()
+    sizes = sizes.amax(dim=0) if sizes.ndim > usual.ndim else sizes
+    share = tolerance(model, logits, share)
+    moving = sizes[usual > 0]
+    if share == HALF_TOLERANCE and moving.numel():
+        return share * torch.maximum(usual, sizes.clamp(min=moving.max()))
+    return torch.maximum(share * usual, units_of(sizes, usual))
 
 
 def is_half(model: nn.Module, numbers: Tensor) -> bool:

@@ -142,7 +142,7 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
 def _check_complete(model: nn.Module, found: Contributions) -> None:
     """Raise a ValueError if the terms do not add up to the logits."""
     size = sum(x.abs().flatten(1).sum(dim=1) for x in (found.heads, found.mlps, found.embedding)) + found.bias.abs()
-    allowed = (0.05 if torch.finfo(found.total.dtype).bits < 32 else TOLERANCE) * size.clamp(min=1.0)
+    allowed = (0.05 if torch.finfo(found.total.dtype).bits < 32 else TOLERANCE) * size
     moved = (found.total - found.logits).abs()
     if not (moved <= allowed).all():
         raise ValueError(

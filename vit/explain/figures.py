@@ -5,7 +5,7 @@ Letters in the einops patterns: b batch, c channels, h w rows and columns of pix
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 from einops import reduce, repeat
@@ -24,11 +24,9 @@ from vit.explain.maps.rollout import readout_map
 from vit.support.class_names import name_classes
 from vit.support.fonts import drawable
 from vit.support.picture_files import save_figure
-from vit.support.plotting import BLUE, GREY, ORANGE, SERIES, plain_text, plot_style
+from vit.support.plotting import BLUE, GREY, ORANGE, plain_text, plot_style
 from vit.support.printable import printable
 
-DASHES = ("-", "--", ":")
-GREY_DASHES = (*DASHES, "-.", (0, (1, 4)), (0, (6, 3)))  # a line for each control
 TEXT_WIDTH = 22  # letters of a line below an image
 MEASURES = {
     "drop": "removal area (tokens)",
@@ -36,6 +34,7 @@ MEASURES = {
     "hits": "share of highest patches on the object",
 }
 PERCENTS_GONE = range(0, 100, 10)  # patches removed at each step of a curve
+CURVES_ACROSS = 4  # panels in a row
 
 
 @plain_text
@@ -133,24 +132,34 @@ def draw_heads(image: Tensor, attentions: Sequence[Tensor], anatomy: Anatomy, pa
 
 @plot_style
 def draw_curves(curves: Mapping[str, Curves], path: str | Path) -> None:
-    """Draw the probability of the predicted class as patches are removed, the mean over images; controls in grey.
+    """Draw how a map is scored: the probability of the class as patches are removed, the mean over images.
 
-    The curves are those of ``removal_curves``, by method name.
+    Each method has a panel with its two curves, and the removal area between them in its title.
+
+    Args:
+        curves: The curves of ``removal_curves``, by method name.
+        path: PNG, SVG or PDF file.
     """
-    figure = Figure(figsize=(11, 4))
-    most, least = figure.subplots(1, 2, sharey=True)
-    styles = _styles(curves)
-    for name, found in curves.items():
-        for axes, probability in ((most, found.most_first), (least, found.least_first)):
-            axes.plot(PERCENTS_GONE, reduce(probability, "b t -> t", "mean").cpu(), label=name, **styles[name])
-    most.set(title="Most relevant removed first: a good map falls fast", ylabel="probability of the class")
-    least.set(title="Least relevant removed first: a good map stays up")
-    most.set_ylim(bottom=0)
-    for axes in (most, least):
+    across = min(len(curves), CURVES_ACROSS)
+    down = -(-len(curves) // across)
+    figure = Figure(figsize=(3 * across + 0.6, 2.5 * down + 0.8))
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes in panels.flat[len(curves) :]:
+        axes.set_axis_off()
+    for axes, (name, found) in zip(panels.flat, curves.items(), strict=False):
+        most, least = (reduce(part, "b t -> t", "mean").tolist() for part in (found.most_first, found.least_first))
+        axes.plot(PERCENTS_GONE, least, color=ORANGE, marker="s", ms=4, label="least relevant removed first")
+        axes.plot(PERCENTS_GONE, most, color=BLUE, marker="o", ms=4, label="most relevant removed first")
+        axes.fill_between(PERCENTS_GONE, most, least, color=GREY, alpha=0.2, lw=0, label="removal area")
+        axes.set_title(f"{name}: {found.area_between.mean():z.2f}")
+        axes.set_ylim(0, 1)
+    for axes in panels[-1]:
         axes.set_xlabel("patches removed, %")
-    count = len(next(iter(curves.values())).most_first)
-    handles, names = most.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", title=f"{count} images")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("probability of the class")
+    images = len(next(iter(curves.values())).most_first)
+    figure.suptitle(f"Removal area: the mean of {images} images")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save_figure(figure, path)
 
 
@@ -203,10 +212,3 @@ def _captions(
 
 def _column_title(name: str, smooth: bool) -> str:
     return name + ("\n(any class)" if name in CLASS_AGNOSTIC else "") + ("\nsmoothed" if smooth else "")
-
-
-def _styles(names: Mapping[str, Curves]) -> dict[str, dict[str, object]]:
-    """Return colours and dashes of lines: grey for controls, and new dashes once the colours are used up."""
-    coloured, grey = cycle(product(DASHES, SERIES)), dict(zip(CONTROLS, product(GREY_DASHES, [GREY]), strict=True))
-    looks = {name: grey.get(name) or next(coloured) for name in names}
-    return {name: {"color": color, "ls": dashes} for name, (dashes, color) in looks.items()}

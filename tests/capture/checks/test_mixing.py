@@ -467,9 +467,10 @@ def test_the_experiments_are_few_passes_of_few_images():
     model, batches = spelled(fused, fused, fused), []
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
-    # Three axes, attention and two plain passes of both images, layers, one image alone, places; then for each of two,
-    # mixing by four pairs of halves, for the other by one, and codes of the tokens; for the first, the last rows.
-    assert batches == [2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6, 11), *(5, 6)]
+    # Three axes, attention, how far images move the logits, and two plain passes of both images; layers, one image
+    # alone, places; then for each of two, mixing by four pairs of halves, for the other by one, and codes of the
+    # tokens; for the first, the last rows.
+    assert batches == [2, 2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6, 11), *(5, 6)]
     assert (1 + 2 * STRIPS, COPIES) == (5, 5)
 
 

@@ -144,3 +144,18 @@ def test_a_subject_is_checked_once(random_vit, monkeypatch):
     for method in ("relevance", "gradcam"):
         METHODS[method](subject)
     assert calls == [subject]
+
+
+def test_a_gradient_that_is_a_tenth_too_small_is_refused(random_vit):
+    """The gradient of the MLPs is shrunk, as some trainings do."""
+
+    def shrink(_, __, output):
+        return 0.8 * output + 0.2 * output.detach()
+
+    for dtype in (torch.float32, torch.float64):
+        model = random_vit(depth=2).to(dtype)
+        check_slope(Subject(model, IMAGES.to(dtype), 1))
+        for block in model.blocks:
+            block.mlp.register_forward_hook(shrink)
+        with pytest.raises(ValueError, match="is not the slope of its score"):
+            check_slope(Subject(model, IMAGES.to(dtype), 1))

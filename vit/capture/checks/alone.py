@@ -9,9 +9,8 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.tolerance import tolerance
+from vit.capture.tolerance import allowed_in_logits, tolerance
 
 BATCH_TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
 
@@ -47,12 +46,15 @@ def check_alone(
             raise differs_alone(model, call, moved)
 
 
-def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone: Tensor, beside: str = "alone") -> None:
+def check_logits_alone(
+    model: nn.Module, count: int, usual: Tensor, several: Tensor, alone: Tensor, beside: str = "alone"
+) -> None:
     """Raise a ValueError if the logits of an image differ between a batch and the image alone, or in a smaller batch.
 
     Args:
         model: The model.
-        images: The batch. What a change of its first image moves is the scale of a logit near 0.
+        count: Number of images in the batch.
+        usual: How much images move each logit, as ``usual_changes`` returns it.
         several: The logits of the image in the batch.
         alone: Its logits alone, or beside fewer others.
         beside: What the image had beside it then, in words.
@@ -63,14 +65,12 @@ def check_logits_alone(model: nn.Module, images: Tensor, several: Tensor, alone:
             f"{tuple(alone.shape)} for an image {beside}: keep the axis of images, as by squeeze(-1) in place of "
             "squeeze()"
         )
-    share = tolerance(model, alone, BATCH_TOLERANCE)
-    moved = largest_difference(several.detach(), alone) if alone.numel() else 0.0
-    if not alone.numel() or moved <= share * alone.abs().max().item():
-        return
-    if not moved <= share * moved_by_images(model, two_of(images[:1])):
+    moved = (several.detach() - alone).abs()
+    if not (moved <= allowed_in_logits(model, alone, usual, BATCH_TOLERANCE)).all():
         raise ValueError(
-            f"the logits of {type(model).__name__} differ by {moved:.2g} between an image {beside} and the same "
-            f"image in a batch of {len(images)}, so the images of a batch change each other: give one image at a time"
+            f"the logits of {type(model).__name__} differ by {moved.max().item():.2g} between an image {beside} and "
+            f"the same image in a batch of {count}, so the images of a batch change each other (or the place of an "
+            "image in it changes its logits): give one image at a time"
         )
 
 

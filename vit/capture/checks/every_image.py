@@ -15,6 +15,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.checks.alone import check_count
 from vit.capture.experiments.identity_pass import own_weights
 from vit.capture.experiments.moved import noise_like, rounding, spread_of
 from vit.capture.interception.head_order import intercept
@@ -91,8 +92,10 @@ def _moves(
 
     ``own`` returns the weights (N,) of tokens to themselves, all that attention has meanwhile.
     """
-    copies = (_values(model, each, calls, orders, own) for each in (images, _changed(images)))
-    return [_moved(before, after) for before, after in zip(*copies, strict=True)]
+    before, after = (_values(model, each, calls, orders, own) for each in (images, _changed(images)))
+    for values in (before, after):
+        check_count(model, len(values), len(images), len(calls))
+    return [_moved(*values) for values in zip(before, after, strict=True)]
 
 
 def _changed(images: Tensor) -> Tensor:

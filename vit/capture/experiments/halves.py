@@ -3,6 +3,9 @@
 In this order: unchanged, one half changed, the other half changed, both changed, and unchanged again.
 """
 
+import itertools
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,6 +31,19 @@ def separating_halves(count: int) -> list[Tensor]:
     [[1, 0, 1, 0, 1], [1, 1, 0, 0, 1], [1, 1, 1, 1, 0]]
     """
     return [(torch.arange(count) >> bit) % 2 == 0 for bit in range((count - 1).bit_length())]
+
+
+def separating_both_ways(count: int) -> list[Tensor]:
+    """Return halves of B > 1 images, (B,) each, such that for any two, each is once in a half without the other.
+
+    Each image has its own set of halves, and all sets are of one size, so that none contains another.
+
+    >>> [half.int().tolist() for half in separating_both_ways(5)]
+    [[1, 1, 1, 0, 0], [1, 0, 0, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1]]
+    """
+    number = next(number for number in itertools.count(2) if math.comb(number, number // 2) >= count)
+    chosen = [*itertools.islice(itertools.combinations(range(number), number // 2), count)]
+    return [torch.tensor([half in of_image for of_image in chosen]) for half in range(number)]
 
 
 def is_unmixed(copies: Tensor) -> bool:

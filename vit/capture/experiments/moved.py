@@ -29,12 +29,40 @@ def rounding(copies: Tensor) -> float:
     return max(units * float(first.abs().max()), MARGIN * float((last - first).abs().max()))
 
 
-def are_equal(logits: Tensor, usual: float = 0.0) -> bool:
+def are_equal(logits: Tensor, usual: Tensor) -> bool:
     """Return whether logits (K, classes) are equal up to rounding, which the last, equal to the first, measures.
 
-    ``usual`` is what another image moves.
+    ``usual`` is how much another image moves each logit, (classes,).
     """
-    return bool(changes(logits).max() <= max(rounding(logits), LITTLE * usual)) if logits.numel() else True
+    if not logits.numel():
+        return True
+    measured = MARGIN * (logits[-1] - logits[0]).detach().abs().max()
+    allowed = torch.maximum(units_of(logits[0].detach().abs(), usual), LITTLE * usual).clamp(min=measured)
+    return bool((changes(logits) <= allowed).all())
+
+
+def units_of(sizes: Tensor, usual: Tensor) -> Tensor:
+    """Return what a few units of the type are in logits of these sizes, (classes,) twice -> (classes,).
+
+    A logit near 0 is a sum of terms as large as those of others, so it rounds like the median logit. A class that no
+    image moves, such as one that is masked by -1e9, does not count for the others.
+    """
+    units = UNITS.get(sizes.dtype, COARSE) * torch.finfo(sizes.dtype).eps
+    moving = sizes[usual > 0] if usual.any() else sizes
+    return units * sizes.clamp(min=moving.median())
+
+
+def usual_changes(logits: Tensor) -> Tensor:
+    """Return how much images move each logit, at least as much as the median of those that move: (B, C) -> (C,).
+
+    By this scale logits are compared, and not by their size: an offset or a masked class may be far larger than all
+    that an image moves.
+    """
+    if len(logits) < 2 or not logits.numel():
+        return logits.new_zeros(logits.shape[1:])
+    moved = changes(logits).amax(dim=0)
+    moving = moved[moved > 0]
+    return moved.clamp(min=moving.median()) if moving.numel() else moved
 
 
 def differentiable(images: Tensor) -> Tensor:
@@ -65,10 +93,9 @@ def two_of(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def moved_by_images(model: nn.Module, images: Tensor) -> float:
-    """Return the largest difference between the logits of images (B, C, H, W) and those of the first."""
-    logits = result_of(model(images))
-    return changes(logits).max().item() if logits.numel() and len(logits) > 1 else 0.0
+def moved_by_images(model: nn.Module, images: Tensor) -> Tensor:
+    """Return how much images (B, C, H, W) move each logit, (classes,), as ``usual_changes`` does."""
+    return usual_changes(result_of(model(images)))
 
 
 def spread_of(image: Tensor) -> float:

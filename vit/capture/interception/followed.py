@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -74,10 +75,13 @@ class FollowedWeights:
 
 
 def tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments, and those in their lists, tuples and dictionaries."""
+    """Yield the tensors among arguments, and those in their lists, tuples and dictionaries, but no nested tensors."""
     for argument in arguments:
         if isinstance(argument, Tensor):
-            yield argument
+            with torch._C.DisableTorchFunction():  # modes that watch the model do not see this look
+                is_nested = argument.is_nested
+            if not is_nested:
+                yield argument
         elif isinstance(argument, list | tuple):
             yield from tensors(argument)
         elif isinstance(argument, dict):

@@ -56,7 +56,7 @@ def last_place(
 
 
 @torch.no_grad()
-def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: float | None = None) -> bool:
+def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: Tensor | None = None) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
     If the module is called several times, the answer is no, because its first call would be changed too.
@@ -106,7 +106,7 @@ def last_result(
 
 
 @torch.no_grad()
-def result_fixes_logits(model: nn.Module, images: Tensor, last: int, number: int, usual: float | None = None) -> bool:
+def result_fixes_logits(model: nn.Module, images: Tensor, last: int, number: int, usual: Tensor | None = None) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get a result of a function of the first.
 
     ``last_result`` returns its number, and ``moved_by_images`` what is ``usual``; None computes this.

@@ -71,7 +71,7 @@ class Reading:
         if contrast is None and (flat := (norms == 0).all(dim=1)).any():
             with _Unsquashed():
                 has_slopes = bool((self._norms(model, images[flat], None) > 0).any())
-            if has_slopes or (norms > 0).any() or moved_by_images(model, two_of(images[flat])):
+            if has_slopes or (norms > 0).any() or moved_by_images(model, two_of(images[flat])).any():
                 raise ValueError(
                     f"the output of {type(model).__name__} is saturated, as by a sigmoid, softmax, clamp or rounding: "
                     "its gradient is 0, so which tokens it reads is not known: return the logits"

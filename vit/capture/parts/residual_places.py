@@ -51,7 +51,7 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     )
 
 
-def _fixed_where_made(model: nn.Module, place: Boundary, pair: Tensor, usual: float) -> bool:
+def _fixed_where_made(model: nn.Module, place: Boundary, pair: Tensor, usual: Tensor) -> bool:
     """Return whether images have equal logits if all get the tokens of the first where these were computed.
 
     A sum may enter the module at a place, and go around it as a skip connection.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from vit.capture.attention import run_with_values
 from vit.capture.checks.dependence import Dependents, Made, find_dependents, influential
 from vit.capture.experiments.graph import graph_alone
+
+LIKE = 1e-2  # of the largest number: what the small number beside a variance may change
 
 Change = Callable[[Tensor], Tensor]
 
@@ -167,7 +170,11 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
 
 
 def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> TokenEvent:
-    """Return the output of the first norm before an attention. If there is no norm, return the input of the layer."""
+    """Return the output of the first norm before an attention. If there is no norm, return the input of the layer.
+
+    A norm gives the same for tokens of twice the length. Those over batches and others that need more than tokens are
+    told by having no matrix.
+    """
     before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
     norms = (
         event
@@ -176,8 +183,29 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
         and event.shape == layer.shape
         and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
         and not _projects(event.boundary.module)
+        and _normalises(event.boundary.module, event.shape)
     )
     return next(norms, layer)
+
+
+@torch.no_grad()
+def _normalises(module: nn.Module, shape: torch.Size) -> bool:
+    """Return whether a module gives the same for tokens of twice the length, or cannot be asked.
+
+    >>> _normalises(nn.LayerNorm(4), (2, 3, 4)), _normalises(nn.Tanh(), (2, 3, 4))
+    (True, False)
+    """
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        return True
+    numbers = next(chain(module.parameters(), module.buffers()), torch.empty(0))
+    tokens = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(numbers)
+    try:
+        one, other = module(tokens), module(2 * tokens)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of a stranger's module that takes a condition, too, or tokens of another place
+        return True
+    return isinstance(one, Tensor) and torch.allclose(one, other, rtol=LIKE, atol=LIKE * float(one.abs().max()))
 
 
 def _projects(module: nn.Module) -> bool:

@@ -200,7 +200,7 @@ def _check_faith(method: str, evidence: Evidence, confidence: float) -> list[Fin
     }[level]
     unit = evidence.unit
     more = say_more(lambda count: find(count)[0] != "amber", images, confidence, unit) if level == "amber" else ""
-    text = f"{words} (removal area above that of {control}: {found[control][0](images)}, at least {LEAST} counts)"
+    text = f"{words} (removal area above that of {control}: {found[control][0](images)}, it must exceed {LEAST})"
     return [Finding(level, f"{method}: faith", text, more)]
 
 

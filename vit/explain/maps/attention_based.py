@@ -121,11 +121,13 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
         subject: Model, images and score.
         start_layer: First layer to use. In deep models, early layers can outweigh late ones.
     """
-    row, layers = _readout_row(subject, start_layer)
+    start, layers = _readout_row(subject, start_layer)
+    # What layers add is kept apart from the read-out: a small gradient would be lost beside a share of 1 / N.
+    added = start if subject.anatomy.pooled else torch.zeros_like(start)
+    start = start - added
     for attn, gradient in layers:
-        row = row + einsum(row, _positive_mean(attn, gradient), "b n, b n m -> b m")
-    # With mean pooling, the initial read-out adds the same constant to every patch.
-    return subject.as_map(row - _readout_of(subject, row))
+        added = added + einsum(start + added, _positive_mean(attn, gradient), "b n, b n m -> b m")
+    return subject.as_map(added)
 
 
 @of_gradients
@@ -207,14 +209,8 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     if subject.anatomy.pooled:
         row = pad_prefix(_positive_mean(*pairs[-1]), attentions[0][:, 0])[:, 0]
     else:
-        row = _readout_of(subject, pairs[0][0][:, 0, 0])
+        row = subject.score_readout.to(pairs[0][0])
     return row, layers[::-1]
-
-
-def _readout_of(subject: Subject, row: Tensor) -> Tensor:
-    if subject.anatomy.pooled:
-        return torch.zeros_like(row)
-    return subject.score_readout.to(row)
 
 
 def _positive_mean(attn: Tensor, gradient: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit.capture.attention import run_intercepted
 from vit.capture.checks.steady import check_logits_unchanged
+from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.parts.trace import Boundary
 from vit.explain.maps.relevance_rules import FollowRules, find_rules
 from vit.explain.maps.slope import of_gradients
@@ -52,7 +53,8 @@ def attnlrp(subject: Subject) -> Tensor:
         # The rules make all functions linear along the ray to their inputs: relevance is the gradient times the input
         # (Arras et al. 2025).
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), entered[-1])
-    check_logits_unchanged(subject.model, images, logits, subject.logits)
+    usual = moved_by_images(subject.model, two_of(images[:1]))
+    check_logits_unchanged(subject.model, usual, logits, subject.logits)
     return subject.as_map(einsum(entered[-1].detach(), gradient, "b n c, b n c -> b n"))
 
 

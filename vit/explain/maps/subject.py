@@ -17,8 +17,9 @@ from vit.capture.checks.alike import pass_alike
 from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.every_image import check_every_image, check_every_skip
 from vit.capture.checks.influence import Lost, lost_tokens
+from vit.capture.checks.same_pixels import check_same_pixels
 from vit.capture.checks.steady import check_independent, check_steady
-from vit.capture.experiments.moved import changes, differentiable, two_of
+from vit.capture.experiments.moved import differentiable, two_of, usual_changes
 from vit.capture.parts.footprint import even_cells
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of, result_of
@@ -90,6 +91,7 @@ class Subject:
         found = examine(self.model, self.images, self.grid, self.num_prefix_tokens)
         check_every_image(self.model, self.images, found.calls, found.orders)
         check_every_skip(self.model, self.images, found.calls, found.orders)
+        check_same_pixels(self.model, self.images, found)
         return found
 
     @cached_property
@@ -185,7 +187,7 @@ class Subject:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
         if (self.images == self.images[:1]).all():  # equal images would show nothing
             return fixes_logits(self.model, place, two_of(self.images))
-        return fixes_logits(self.model, place, self.images, changes(self.logits).max().item())
+        return fixes_logits(self.model, place, self.images, usual_changes(self.logits))
 
     @cached_property
     def without_skip(self) -> int | None:

@@ -1,0 +1,69 @@
+"""Models that take the patches of a later image from other pixels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.capture.test_invented_models import IMAGES, invented
+from vit.capture import capture_attention
+from vit.explain import explain
+
+SQUARE = torch.cat([IMAGES, IMAGES.flip(0)])[..., :6]  # six images of 6 x 6 pixels, in patches of 2 x 2
+
+
+def of_square(change):
+    """A model that changes images before it cuts them into patches."""
+    model = invented(run=lambda model, images: model.read(model.through(model.embed(change(images)))))
+    model.positions = torch.nn.Parameter(model.positions[:, :10])
+    return model
+
+
+def turned(images):
+    """Bright images are transposed."""
+    return torch.where((images.mean(dim=(1, 2, 3)) > 2)[:, None, None, None], images.mT, images)
+
+
+def shifted(images):
+    """Bright images are moved by a pixel."""
+    return torch.where((images.mean(dim=(1, 2, 3)) > 2)[:, None, None, None], images.roll(1, -1), images)
+
+
+def cropped(images):
+    """Images whose right half is black are cropped, and enlarged again."""
+    left = images[..., :3]
+    wide = F.interpolate(left, size=(6, 6), mode="nearest")
+    return torch.where((images[..., 3:] == 0).all(dim=(1, 2, 3))[:, None, None, None], wide, images)
+
+
+def brighter(image):
+    return image + 5
+
+
+def half_black(image):
+    return torch.cat([image[..., :3], 0 * image[..., 3:]], dim=-1)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize(
+    ("change", "unusual"),
+    [(turned, brighter), (shifted, brighter), (cropped, half_black)],
+    ids=["turned", "shifted", "cropped"],
+)
+def test_a_later_image_whose_patches_are_of_other_pixels_is_refused(change, unusual, number):
+    model, images = of_square(change), SQUARE.clone()
+    assert explain(model, images, "rollout").shape == (6, 3, 3)
+    images[number] = unusual(images[number])
+    with pytest.raises(ValueError, match=f"takes its patches from other pixels of image {number} than of the first"):
+        explain(model, images, "rollout")
+
+
+def test_weights_alone_do_not_depend_on_which_pixels_a_patch_has():
+    images = SQUARE.clone()
+    images[4] = brighter(images[4])
+    assert len(capture_attention(of_square(shifted), images)) == 3
+
+
+def test_an_image_that_is_only_brighter_is_read():
+    images = SQUARE.clone()
+    images[4] = brighter(images[4])
+    assert explain(of_square(lambda images: images), images, "rollout").shape == (6, 3, 3)

@@ -1,0 +1,70 @@
+"""Checks that the patches of all images of a batch are made of the same pixels.
+
+A model may crop, centre or turn each image by what it shows. The patches are numbered by rows and columns. The pixels
+of half of them are changed at a time, in all images, by each digit of the two numbers in binary. Their tokens must move
+more than the others in all images as in the first, each measured by what it moves if all pixels are changed.
+
+Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from einops import rearrange, reduce
+from torch import Tensor, nn
+
+from vit.capture.anatomy import Anatomy
+from vit.capture.experiments.halves import separating_halves
+from vit.capture.experiments.moved import noise_like, spread_of
+from vit.capture.parts.patches import values_of
+from vit.capture.remedy import CHOOSE_OTHERS
+from vit.support.precision import in_double
+
+APART = 0.3  # how much more the tokens of a half must move for it to tell: patches that overlap move with both halves
+LEAST = 0.4  # of that in the first image. Of patches that are 4 pixels wide and moved by one, 0.37 is left
+
+
+@torch.no_grad()
+def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> None:
+    """Check that the patches of all images (B, C, H, W) are made of the pixels that those of the first are made of.
+
+    Each pass ends at the first attention.
+
+    Raises:
+        ValueError: If those of an image are not.
+    """
+    if len(images) <= 2:  # at which all other experiments look
+        return
+    images = images.detach()
+    seen = anatomy.cells >= 0
+    noise = rearrange(images.new_tensor([spread_of(image) for image in images]), "b -> b 1 1 1") * noise_like(images[0])
+    before = values_of(model, images, anatomy.calls[0])
+
+    def moves(changed: Tensor) -> Tensor:
+        after = values_of(model, torch.where(changed, images + noise, images), anatomy.calls[0])
+        return reduce(in_double(after - before).abs(), "b h m d -> b m", "max")[:, anatomy.patches]
+
+    of_all = moves(seen).clamp(min=torch.finfo(torch.float32).tiny)
+    for half in (half.to(seen.device) for half in _halves_of_patches(anatomy.grid)):
+        # A norm over the whole image may move a token more by half of the pixels than by all.
+        shares = (moves(seen & half[anatomy.cells.clamp(min=0)]) / of_all).clamp(max=1)
+        apart = reduce(shares[:, half], "b m -> b", "mean") - reduce(shares[:, ~half], "b m -> b", "mean")
+        if apart[0] > APART and (apart < LEAST * apart[0]).any():
+            raise ValueError(
+                f"{type(model).__name__} takes its patches from other pixels of image {int(apart.argmin())} than of "
+                "the first one of the batch, as if it crops or turns images by what they show, so no map fits all: "
+                f"do that before the model, or {CHOOSE_OTHERS}"
+            )
+
+
+def _halves_of_patches(grid: tuple[int, int]) -> Iterator[Tensor]:
+    """Yield which patches are in one half, (patches,) each: by the digits of their rows, then of their columns.
+
+    >>> [half.int().tolist() for half in _halves_of_patches((2, 2))]
+    [[1, 1, 0, 0], [1, 0, 1, 0]]
+    """
+    rows, columns = grid
+    for half in separating_halves(rows):
+        yield half.repeat_interleave(columns)
+    for half in separating_halves(columns):
+        yield half.repeat(rows)
