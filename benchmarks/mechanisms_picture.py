@@ -12,16 +12,25 @@ import torch
 from attention_figures import FAMILIES
 from einops import rearrange
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from torch import Tensor, nn
 
 import vit
+from vit.explain.heatmap import shade
 
 PICTURE = Path(__file__).parents[1] / "docs/images/mechanisms.png"
 SIDE, QUERY = 8, (3, 4)  # patches of a side; row and column of the patch that attends
 ACROSS, LETTERS = 6, 15
 MOST = 3  # times the mean weight: yellow, as all above
+GREY = 0.5  # brightness of an image that shows nothing
+STEPS = torch.linspace(0, 1, 256)
+COLORS = {
+    "cmap": ListedColormap(shade(torch.full((1, 1, 1, 256), GREY), STEPS[None, None])[0, :, 0].T.numpy()),
+    "norm": Normalize(0, MOST),
+}
 OPTIONS = {
     "topk": {"k": 6},
     "window": {"window": 4},
@@ -65,7 +74,7 @@ def implied_weights(attn: nn.Module, tokens: Tensor) -> Tensor:
 def show(axes: Axes, name: str, color: str) -> None:
     """Show the weights of a mechanism in units of their mean, with a frame around the patch that attends."""
     weights = weights_of(name).abs()
-    axes.imshow(weights / weights.mean(), vmin=0, vmax=MOST)
+    axes.imshow(weights / weights.mean(), **COLORS)
     row, column = QUERY
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec="white", lw=2))
     axes.set_title(name, color=color, fontsize=LETTERS)
@@ -82,10 +91,14 @@ def draw() -> None:
     for axes, (name, color) in zip(plots, shown, strict=False):
         axes.set_axis_on()
         show(axes, name, color)
-    scale = f"dark 0, yellow {MOST} times the mean or more"
-    figure.suptitle(f"Where the framed patch attends: {scale}", fontsize=LETTERS)
+    figure.suptitle("Where the framed patch attends", fontsize=LETTERS)
+    bar = figure.colorbar(
+        ScalarMappable(**COLORS), cax=figure.add_axes((0.52, 0.2, 0.3, 0.02)), orientation="horizontal"
+    )
+    bar.set_ticks([0, 1, MOST], labels=["0", "1", f"{MOST} or more"])
+    bar.set_label("weight, in multiples of the mean", fontsize=LETTERS - 5)
     families = [Patch(color=color, label=family) for family, (color, _) in FAMILIES.items()]
-    figure.legend(handles=families, loc=(0.5, 0.03), ncols=2, fontsize=LETTERS - 5, columnspacing=1.0, frameon=False)
+    figure.legend(handles=families, loc=(0.5, 0.01), ncols=2, fontsize=LETTERS - 5, columnspacing=1.0, frameon=False)
     figure.savefig(PICTURE, dpi=110)
 
 

@@ -33,7 +33,7 @@ def test_the_heads_before_training_are_drawn_beside_those_after(drawn, table, ou
     assert list(grey.get_ydata()) == [head.distance for head in before.heads]
     assert list(dots.get_ydata()) == [head.distance for head in table.heads]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["uniform attention", "one head before training", "one head"]
+    assert labels == ["one head", "one head before training", "uniform attention"]
 
 
 def test_every_kind_has_its_colour_and_every_head_its_entropy(drawn, table):

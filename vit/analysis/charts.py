@@ -70,7 +70,8 @@ def draw_distances(table: HeadTable, path: Path, before: HeadTable | None = None
     distances = [head.distance for each, *_ in [*drawn, (table,)] for head in each.heads]
     axes.set(title="How far patches look", xlabel="layer", ylabel="mean attention distance, pixels")
     axes.set_ylim(0, 1.25 * max(table.uniform_distance, *distances))
-    axes.legend(loc="upper center", ncols=2)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="upper center", ncols=2)
     _use_integer_ticks(axes.xaxis)
     save_figure(figure, path)
 
@@ -144,7 +145,8 @@ def draw_layers(curves: Mapping[int, Sequence[PruningPoint]], anywhere: float, p
             look = {"color": SERIES[number], "marker": MARKERS[number], "label": f"layer {layer}"}
         axes.plot(left, accuracies, ms=5, **look)
     control = "as many random heads of all layers removed"
-    axes.plot([0], [100 * anywhere], color=GREY, marker="D", ms=7, ls="none", label=control)
+    # Hollow, as a line may end at the same place.
+    axes.plot([0], [100 * anywhere], color=GREY, marker="D", ms=9, mfc="none", mew=2, ls="none", label=control)
     axes.legend(loc="lower left")
     if not are_named:
         _use_integer_ticks(figure.colorbar(colors, ax=axes, label="layer").ax.yaxis)

@@ -39,6 +39,37 @@ def test_returned_weights_that_move_tokens_once_more_are_refused(call):
         capture_attention(invented(Torchs(call), Layer()), IMAGES)
 
 
+def test_keys_of_another_width_have_projections_of_their_own():
+    narrow = nn.MultiheadAttention(12, 3, kdim=11, vdim=10, batch_first=True)
+    layer = Torchs(lambda _, x: layer_of(model)(x, x[..., :11], x[..., :10])[0])
+    layer.attention = narrow
+    model = invented(layer)
+
+    def layer_of(model):
+        return model.layers[0].attention
+
+    tokens = model.layers[0].norm1(model.embed(IMAGES))
+    q_bias, k_bias, _ = layer_of(model).in_proj_bias.chunk(3)
+    q = F.linear(tokens, layer_of(model).q_proj_weight, q_bias).unflatten(-1, (3, 4))
+    k = F.linear(tokens[..., :11], layer_of(model).k_proj_weight, k_bias).unflatten(-1, (3, 4))
+    expected = (torch.einsum("bnhd,bmhd->bhnm", q, k) / 2).softmax(dim=-1)
+    assert_close(capture_attention(model, IMAGES)[0], expected, **EXACT)
+
+
+@pytest.mark.parametrize("given", ["static_k", "static_v", "key_padding_mask"])
+def test_keys_that_are_given_beside_the_tokens_are_refused(given):
+    def call(attention, x):
+        weights = attention.in_proj_weight, attention.in_proj_bias, None, None, False, 0.0
+        output = attention.out_proj.weight, attention.out_proj.bias
+        others = torch.randn(3 * len(x), 16, 4).to(x) if given != "key_padding_mask" else torch.zeros(len(x), 16).bool()
+        y = x.transpose(0, 1)
+        mixed, _ = F.multi_head_attention_forward(y, y, y, 12, 3, *weights, *output, training=False, **{given: others})
+        return mixed.transpose(0, 1)
+
+    with pytest.raises(ValueError, match="cannot be seen: write its attention with scaled_dot_product_attention"):
+        capture_attention(invented(Torchs(call)), IMAGES)
+
+
 def mask_of_each(tokens):
     """A mask for each image and head, (B * H, N, N)."""
     size = tokens.shape[1]

@@ -30,7 +30,7 @@ def test_each_image_stands_beside_its_attention_before_and_after(model, images, 
     predicted = before.argmax(dim=-1).tolist()
     moved = [result.probabilities_after[row, k] for row, k in enumerate(predicted)]
     assert [text.get_text() for text in below] == [
-        f"class {k}: {100 * probability:.1f} %\n{divergence:.2f} of at most 0.69 nats apart"
+        f"class {k}: {100 * probability:.1f} %\n{divergence:.2f} nats apart"
         for k, probability, divergence in zip(predicted, moved, result.divergence, strict=True)
     ]
     assert {f"class {k}: {100 * before[row, k]:.1f} %" for row, k in enumerate(predicted)} < set(texts)

@@ -25,4 +25,4 @@ def pass_alike(model: nn.Module, images: Tensor, anatomy: Anatomy) -> bool:
     if (place := anatomy.reading.place) is not None:
         return fixes_logits(model, place, images)
     last = anatomy.reading.call
-    return not anatomy.last_result or result_fixes_logits(model, images, last, anatomy.last_result)
+    return not anatomy.last_result or result_fixes_logits(model, images, last, anatomy.last_result, anatomy.num_tokens)

@@ -4,7 +4,7 @@ Letters in the einops patterns: b batch, n queries or tokens, m keys, h heads, g
 that share one, d channels per head, c channels of a token, s queries, keys and values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,18 +67,12 @@ def scaled_dot_product(
     return einsum(attn.to(value.dtype), value, "b h n m, b h m d -> b h n d")
 
 
-def _check_multi_head(
-    query: Tensor,
-    in_proj_weight: Tensor | None,
-    bias_k: Tensor | None,
-    add_zero_attn: bool,
-    key_padding_mask: Tensor | None,
-) -> None:
+def _check_multi_head(query: Tensor, add_zero_attn: bool, others: Iterable[Tensor | None]) -> None:
     """Raise a ValueError if a multi-head attention has parts that its explicit form lacks."""
-    if in_proj_weight is None or bias_k is not None or add_zero_attn or key_padding_mask is not None:
+    if add_zero_attn or any(other is not None for other in others):
         raise ValueError(
-            "nn.MultiheadAttention with keys of another width, padding, bias_k or add_zero_attn cannot be seen: "
-            "write its attention with scaled_dot_product_attention"
+            "nn.MultiheadAttention with padding, bias_k, static_k or add_zero_attn cannot be seen: write its attention "
+            "with scaled_dot_product_attention"
         )
     if query.ndim == 2:
         raise ValueError(
@@ -113,12 +107,15 @@ def multi_head(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
-    _check_multi_head(query, in_proj_weight, bias_k, add_zero_attn, others.get("key_padding_mask"))
+    _check_multi_head(query, add_zero_attn, (bias_k, *map(others.get, ("key_padding_mask", "static_k", "static_v"))))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = ~attn_mask  # here True means that a query may not attend to a key
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = rearrange(attn_mask, "(b h) n m -> b h n m", h=num_heads)
-    weights = rearrange(in_proj_weight, "(s d) c -> s d c", s=3)
+    if in_proj_weight is None:  # keys and values of other widths, or a pooling as in CLIP
+        weights = [others[f"{name}_proj_weight"] for name in "qkv"]
+    else:
+        weights = rearrange(in_proj_weight, "(s d) c -> s d c", s=3)
     biases = (None, None, None) if in_proj_bias is None else rearrange(in_proj_bias, "(s d) -> s d", s=3)
     q, k, v = (
         rearrange(F.linear(x, weight, bias), "n b (h d) -> b h n d", h=num_heads)

@@ -102,16 +102,22 @@ def last_result(
     change_halves(model, pair[:1], calls, num_tokens, start, looking, looking.reached)
     usual = moved_by_images(model, pair)
     latest_first = (number for number in sorted(seen, reverse=True) if is_unmixed(seen[number]))
-    return next((number for number in latest_first if result_fixes_logits(model, pair, last, number, usual)), None)
+    return next(
+        (number for number in latest_first if result_fixes_logits(model, pair, last, number, num_tokens, usual)), None
+    )
 
 
 @torch.no_grad()
-def result_fixes_logits(model: nn.Module, images: Tensor, last: int, number: int, usual: Tensor | None = None) -> bool:
+def result_fixes_logits(
+    model: nn.Module, images: Tensor, last: int, number: int, num_tokens: int, usual: Tensor | None = None
+) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get a result of a function of the first.
 
     ``last_result`` returns its number, and ``moved_by_images`` what is ``usual``; None computes this.
     """
     given = and_first(images)
+    if len(given) == num_tokens:  # an axis of this size could count either
+        given = and_first(given)
 
     def of_first(seen: int, result: Tensor) -> Tensor:
         by_images = by_image(result, len(given))

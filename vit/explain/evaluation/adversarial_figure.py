@@ -39,7 +39,7 @@ def draw_adversarial(
         images.shape[-2:],
         rows=len(images),
         groups=[3],
-        title="Other attention, same predictions",
+        title=f"Other attention, same predictions ({math.log(2):.2f} nats are the most)",
         lines_above=2,
         lines_below=2,
     )
@@ -56,6 +56,6 @@ def draw_adversarial(
         for column, probabilities in enumerate((result.probabilities_before, result.probabilities_after), start=1):
             text = f"{names[predicted]}: {100 * probabilities[row, predicted]:.1f} %"
             if column == 2:
-                text += f"\n{result.divergence[row]:.2f} of at most {math.log(2):.2f} nats apart"
+                text += f"\n{result.divergence[row]:.2f} nats apart"
             sheet.write_below(row, column, text)
     sheet.save(path)
