@@ -200,14 +200,12 @@ def examined(checkpoint: Path, prunes: bool) -> dict[str, Any]:
 def pruned(
     model: vit.VisionTransformer, ranking: tuple[Tensor, Tensor], images: Tensor, labels: Tensor, left: int
 ) -> dict[str, float]:
-    """Return accuracy, size and speed of a model with the ``left`` most important heads of each layer."""
+    """Return accuracy and size of a model with the ``left`` most important heads of each layer."""
     orders = [importance.argsort(descending=True).tolist() for importance in head_importance(model, *ranking)]
     smaller = prune_heads(model, {layer: order[left:] for layer, order in enumerate(orders)})
-    pairs = [(seconds(model, images[:64]), seconds(smaller, images[:64])) for _ in range(9)]
     return {
         "accuracy": accuracy(smaller, images, labels),
         "parameters": sum(weights.numel() for weights in smaller.parameters()),
-        "speedup": median(whole / part for whole, part in pairs),
     }
 
 
@@ -343,7 +341,7 @@ def points(cell: dict[str, Any], reference: dict[int, dict[str, Any]]) -> float 
 
 
 def pruned_rows(cells: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return accuracy, size and speed of the pruned models, over seeds."""
+    """Return accuracy and size of the pruned models, over seeds."""
     rows = []
     for left in ("16", *cells[0]["pruned"]):
         of_seeds = [cell if left == "16" else cell["pruned"][left] for cell in cells]
@@ -352,7 +350,6 @@ def pruned_rows(cells: list[dict[str, Any]]) -> list[dict[str, str]]:
                 "heads left in each layer": left,
                 "accuracy, %": plus_minus(values(of_seeds, "accuracy", 100), ".2f"),
                 "parameters": f"{of_seeds[0]['parameters']:,}",
-                "speed": plus_minus(values(of_seeds, "speedup"), ".2f") or "1",
             }
         )
     return rows
@@ -373,10 +370,7 @@ def margin(share: float, count: int) -> float:
 def pruned_note(cells: list[dict[str, Any]]) -> str:
     """Return what the accuracies of pruned models are of, and which of their differences may be chance."""
     error = 100 * margin(cells[0]["accuracy"], cells[0]["examined"])
-    return (
-        f"On {cells[0]['examined']:,} test images: differences of less than {error:.1f} points may be chance. Speed is "
-        f"inference, times that of the model of {PRUNED}."
-    )
+    return f"On {cells[0]['examined']:,} test images: differences of less than {error:.1f} points may be chance."
 
 
 def halved_sentence(cells: list[dict[str, Any]]) -> str:
@@ -384,8 +378,8 @@ def halved_sentence(cells: list[dict[str, Any]]) -> str:
     halved = [cell["pruned"]["8"] for cell in cells]
     return (
         f"Pruned from 16 heads in each layer to 8, the model keeps {halved[0]['parameters']:,} of "
-        f"{cells[0]['parameters']:,} parameters, and is {plus_minus(values(halved, 'speedup'), '.2f')} times as fast; "
-        f"its accuracy falls from {plus_minus(values(cells, 'accuracy', 100), '.1f')} % to "
+        f"{cells[0]['parameters']:,} parameters, and its accuracy falls from "
+        f"{plus_minus(values(cells, 'accuracy', 100), '.1f')} % to "
         f"{plus_minus(values(halved, 'accuracy', 100), '.1f')} %."
     )
 

@@ -664,6 +664,20 @@ def fine_tuned() -> str:
     return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
+def other_heads() -> str:
+    """Return how accurate models trained with other heads are, beside the reference under the same seeds."""
+    trained = [cell for cell in read("heads").values() if "budget" in cell]
+    rows = []
+    for names in heads.GROUPS.values():
+        for row in heads.trained_rows(names, trained, {}):
+            if row["model"] in names and row["model"] != heads.REFERENCE:
+                kept = ("model", "test accuracy, %", "difference", "95 % interval", "changed by")
+                rows.append({column: row[column] for column in kept})
+    seeds = ", ".join(dict.fromkeys(str(cell["seed"]) for cell in trained))
+    note = f"10,000 test images; seeds {seeds}; the interval is that of the mean difference, in points."
+    return f"{markdown_table(rows)}\n\n{note} {measured_on(trained)}"
+
+
 def pruned_heads() -> str:
     """Return the accuracy of the model with the most heads, pruned to fewer."""
     trained = [cell for cell in read("heads").values() if "budget" in cell]
@@ -750,7 +764,7 @@ TABLES: dict[str, Callable[[], str]] = (
         for table in (
             *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
             *(mechanisms, maps, maps_found, questions),
-            *(packaged, packaged_maps, overlapping, fine_tuned, pruned_heads),
+            *(packaged, packaged_maps, overlapping, fine_tuned, other_heads, pruned_heads),
             *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
             *(planned_memory, planned_steps),
             *(glossary_tables.glossary, glossary_tables.methods, glossary_tables.kinds),

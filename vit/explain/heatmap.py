@@ -20,8 +20,8 @@ from vit.support.checks import check_choice
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue (ITU-R BT.601)
 # Colours are points of OKLab (Ottosson 2020), in which equal distances look equal. The image moves the lightness alone,
 # so that a value has the same hue and chroma on dark and on bright places; no colour leaves the range of screens.
-DARKEST, CONTRAST = 0.36, 0.14  # lightness of black, and how much lighter white is
-LIFT = 0.33  # how much lighter the largest value is than 0
+DARKEST, CONTRAST = 0.36, 0.17  # lightness of black, and how much lighter white is
+LIFT = 0.31  # how much lighter the largest value is than 0
 CHROMA, FULL_CHROMA_AT = 0.115, 0.5  # 0 is grey, and from half of the largest value on, colours are full
 UNSEEN = 0.25  # brightness of what the model did not see
 HUES = (300, 450)  # degrees: from purple for 0 through red and orange to yellow for the largest value
