@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from vit.support.plotting import BLUE, GREEN, GREY, ORANGE, plot_style
 
-# Controls, nearly of one height: colour, and on which side of its line the name of each stands.
-LEVELS = {"attention by positions alone": (GREEN, "bottom"), "uniform attention": (GREY, "top")}
+# Controls, which ignore the image: colour and dashes of their lines.
+LEVELS = {"attention by positions alone": (GREEN, "-."), "uniform attention": (GREY, "--")}
 
 
 @plot_style
@@ -21,34 +21,36 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     counts = sorted({_heads(cell) for cell in trained} - {None})
     if not counts:
         return
-    figure = Figure(figsize=(6.4, 4.2))
-    axes = figure.subplots()
+    figure = Figure(figsize=(9.6, 4.4))
+    axes, near = figure.subplots(1, 2)
     accuracies = [_percent([cell["accuracy"] for cell in trained if _heads(cell) == count]) for count in counts]
-    axes.plot(counts, accuracies, "o-", color=BLUE, label="trained with this number of heads")
+    for each in (axes, near):
+        each.plot(counts, accuracies, "o-", color=BLUE, label="trained with this number of heads")
     counted = [cell for cell in trained if _heads(cell)]
     places, heights = [_heads(cell) for cell in counted], [100 * cell["accuracy"] for cell in counted]
-    axes.scatter(places, heights, color=BLUE, marker="_", s=80, label="its seeds")
+    near.scatter(places, heights, color=BLUE, marker="_", s=80, label="its seeds")
     pruned = [cell for cell in trained if "pruned" in cell]
     if pruned:
         left = sorted(map(int, pruned[0]["pruned"]))
         values = [_percent([cell["pruned"][str(count)]["accuracy"] for cell in pruned]) for count in left]
         values.append(_percent([cell["accuracy"] for cell in pruned]))
         axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to this number")
-    for name, (color, side) in LEVELS.items():
+    for name, (color, dashes) in LEVELS.items():
         if level := [cell["accuracy"] for cell in trained if cell["row"] == name]:
-            axes.axhline(_percent(level), color=color, lw=1)
-            place = {"xytext": (0, 3 if side == "bottom" else -3), "textcoords": "offset points", "va": side}
-            axes.annotate(f"{name}: {_percent(level):.1f} %", (counts[0], _percent(level)), color=color, **place)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
-    axes.minorticks_off()
+            near.axhline(_percent(level), color=color, ls=dashes, label=name)
+    for each in (axes, near):
+        each.set_xscale("log", base=2)
+        each.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        each.minorticks_off()
+        each.set_xlabel("heads in each layer")
     axes.set(
-        title=f"Few heads from the start, or pruned to few ({steps:,} steps)",
-        xlabel="heads in each layer",
-        ylabel=f"accuracy on {trained[0]['examined']:,} test images, %",
+        title="Few from the start, or pruned to few", ylabel=f"accuracy on {trained[0]['examined']:,} test images, %"
     )
+    near.set_title("Enlarged, with controls")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    for each in (axes, near):
+        each.legend(loc="lower right")
+    figure.suptitle(f"Heads in each layer, {steps:,} steps")
     figure.savefig(path)
 
 

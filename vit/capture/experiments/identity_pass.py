@@ -269,9 +269,9 @@ def _by_token(result: Any, copies: int, lengths: set[int], heads_first: bool) ->
     There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens, unless only its last axis
     keeps the halves apart, as it does in the transpose.
     """
-    if next(tensors([result]), None) is not result or not result.is_floating_point() or result.ndim < 3:
+    if not isinstance(result, Tensor) or not any(True for _ in tensors([result])):  # also if it is nested
         return None
-    if not result.numel():
+    if not result.is_floating_point() or result.ndim < 3 or not result.numel():
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size in lengths]
     if result.ndim == 3 and result.shape[0] == copies and result.shape[1] in lengths:
