@@ -43,9 +43,8 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         each.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
         each.minorticks_off()
         each.set_xlabel("heads in each layer")
-    axes.set(
-        title="Few from the start, or pruned to few", ylabel=f"accuracy on {trained[0]['examined']:,} test images, %"
-    )
+    axes.set_title("Few from the start, or pruned to few")
+    axes.set_ylabel(f"accuracy on {trained[0]['examined']:,} test images, %")
     near.set_title("Enlarged, with controls")
     axes.set_ylim(bottom=0)
     for each in (axes, near):

@@ -270,9 +270,10 @@ def test_the_advice_on_maps_follows_from_every_training():
     ends = " to ".join(f"{100 * of_packaged[layer]:.0f} % (layer {layer})" for layer in (low, high))
     assert f"In one layer alone, it changes {ends}, and {min(means):.0f} to {max(means):.0f} % in the smaller" in text
     of_all, (of_all_packaged,) = ([flips_of_all_layers(cell) for cell in each] for each in (trained, [packaged]))
+    changed = round(of_all_packaged * packaged["images"])
     assert (
-        f"in all layers at once, {100 * of_all_packaged:.0f} % of {packaged['images']} predictions of the packaged "
-        f"model change, and {100 * statistics.mean(of_all):.0f} % in" in text
+        f"in all layers at once, {changed} of {packaged['images']} predictions of the packaged model change, and "
+        f"{100 * statistics.mean(of_all):.0f} % of those of" in text
     )
 
 
@@ -286,6 +287,20 @@ def flips_of_layers(cell):
 def flips_of_all_layers(cell):
     """The share of predictions that uniform attention in all layers at once changes."""
     return next(row["flips"] for row in reversed(cell["uniform"]) if row["heads"] == "all" and "0 to" in row["layers"])
+
+
+def test_the_sentences_on_models_with_other_heads_follow_from_the_measurements():
+    found = {}
+    for cell in results("heads").values():
+        if "row" in cell:
+            found.setdefault(cell["row"], []).append(100 * cell["test_accuracy"])
+    means = {row: statistics.mean(accuracies) for row, accuracies in found.items()}
+    text = " ".join(TEXT[ROOT / "docs/analysis.md"].split())
+    assert f"the reference has 8 heads and reaches {means['8 heads']:.1f} %" in text
+    below = {row: means["8 heads"] - means[row] for row in ("attention by positions alone", "uniform attention")}
+    by_positions, uniform = below.values()
+    assert f"attention by positions alone is {by_positions:.1f} points below 8 heads, and uniform" in text
+    assert f"uniform attention {uniform:.1f}." in text
 
 
 def test_the_sentences_on_the_recipe_follow_from_the_measurements():
