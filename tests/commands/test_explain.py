@@ -171,7 +171,7 @@ def test_the_brightest_cell_lies_on_the_planted_square_of_the_photograph_as_take
         left, top, _, _ = found.boxes[0]
         with Image.open(here / f"explained/{Path(name).stem}_brightness.png") as opened:
             picture = opened.convert("RGB")
-            assert picture.getpixel((left + scale * x, top + scale * y)) == pytest.approx((238, 205, 116), abs=4)
+            assert picture.getpixel((left + scale * x, top + scale * y)) == pytest.approx((231, 199, 109), abs=4)
             if max(width - 3 * side, height - 2 * side) > 4:  # what was not seen has no colour
                 corners = ((left, top), (left + columns_shown - 1, top))
                 assert len({colour for corner in corners for colour in picture.getpixel(corner)}) == 1

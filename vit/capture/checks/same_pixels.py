@@ -45,9 +45,10 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         return reduce(in_double(after - before).abs(), "b h m d -> b m", "max")[:, anatomy.patches]
 
     of_all = moves(seen).clamp(min=torch.finfo(torch.float32).tiny)
-    for half in (half.to(seen.device) for half in _halves_of_patches(anatomy.grid)):
+    for half in _halves_of_patches(anatomy.grid):
         # A norm over the whole image may move a token more by half of the pixels than by all.
-        shares = (moves(seen & half[anatomy.cells.clamp(min=0)]) / of_all).clamp(max=1)
+        shares = (moves(seen & half.to(seen.device)[anatomy.cells.clamp(min=0)]) / of_all).clamp(max=1)
+        half = half.to(shares.device)
         apart = reduce(shares[:, half], "b m -> b", "mean") - reduce(shares[:, ~half], "b m -> b", "mean")
         if apart[0] > APART and (apart < LEAST * apart[0]).any():
             raise ValueError(
