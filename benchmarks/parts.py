@@ -121,7 +121,9 @@ MASKED = "--model.objective masked --experiment"
 PLAIN = "--model.init=glorot --model.optimizer=adamw --model.patch_drop=0 --model.patch_drop_until=1"
 PLAIN_DIGITS = f"{DIGITS} {PLAIN} --model.lr=3e-3 --model.decay=cosine"
 PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
+# What all rows of heads.py have.
 FOR_ALL = "--model.init=glorot --model.patch_drop=0 --model.patch_drop_until=1 --model.compile=false"
+SMALL = f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
 OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
 OF_PACKAGED_MAPS += " legrad gradcam attnlrp"
@@ -213,7 +215,7 @@ PARTS: dict[str, Part] = {
         minutes=120,
         commands=(f"heads.py {DATA} --steps 800 --parallel 2",),
         cells=r"\d+ steps: .*|stacked heads|time of a step, .*",
-        training=always(f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"),
+        training=always(SMALL),
         sources=(
             *ATTENTION,
             *(f"vit/analysis/{name}" for name in ("importance.py", "pruning.py", "position_dependence.py:enlarged")),
@@ -225,7 +227,7 @@ PARTS: dict[str, Part] = {
         minutes=5,
         commands=(f"heads.py {DATA} --steps 800 --only questions",),
         cells="questions, .*",
-        training=always(f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"),
+        training=always(SMALL),
         sources=("vit/analysis/*.py",),
     ),
     "finetune": Part(
@@ -238,7 +240,7 @@ PARTS: dict[str, Part] = {
     "pretraining": Part(
         "learning without labels, then from few",
         file="pretraining",
-        minutes=1170,
+        minutes=600,
         commands=(f"pretraining.py {DATA}",),
         operations=("training",),
         sources=(*STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),

@@ -35,8 +35,8 @@ def allowed_in_logits(model: nn.Module, logits: Tensor, usual: Tensor, share: fl
     sizes = logits.detach().abs()
     sizes = sizes.amax(dim=0) if sizes.ndim > usual.ndim else sizes
     share = tolerance(model, logits, share)
-    moving = sizes[usual > 0]
-    if share == HALF_TOLERANCE and moving.numel():
+    if share == HALF_TOLERANCE:
+        moving = sizes[usual > 0] if usual.any() else sizes
         return share * torch.maximum(usual, sizes.clamp(min=moving.max()))
     return torch.maximum(share * usual, units_of(sizes, usual))
 

@@ -123,11 +123,11 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """
     start, layers = _readout_row(subject, start_layer)
     # What layers add is kept apart from the read-out: a small gradient would be lost beside a share of 1 / N.
-    added = start if subject.anatomy.pooled else torch.zeros_like(start)
-    start = start - added
+    added = torch.zeros_like(start)
     for attn, gradient in layers:
         added = added + einsum(start + added, _positive_mean(attn, gradient), "b n, b n m -> b m")
-    return subject.as_map(added)
+    # An attention that pools the tokens is a layer, too: what it reads is part of the map.
+    return subject.as_map(start + added if subject.anatomy.pooled else added)
 
 
 @of_gradients
