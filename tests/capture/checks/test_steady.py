@@ -102,3 +102,15 @@ def test_a_copy_of_an_image_that_changes_an_earlier_logit_is_found_in_float32_to
 
     with pytest.raises(ValueError, match="the images of a batch change each other"):
         check_steady(Coupled().eval(), torch.rand(2, 3, 4, 4))
+
+
+def test_logits_of_another_image_that_are_not_finite_do_not_make_a_model_random():
+    class Divides(torch.nn.Module):
+        def forward(self, images):
+            return images.flatten(1)[:, :4] / images.flatten(1)[:, 4:5]
+
+    images = torch.rand(2, 3, 4, 4)
+    images[1] = 0
+    found = repeated(Divides().eval(), images)
+    assert found[0].isfinite().all()
+    assert found[1].isnan().all()
