@@ -9,6 +9,9 @@ import torch
 
 from vit.capture.checks.steady import check_independent, check_steady, repeated
 
+# The numbers of each image are far from those of the others, in every draw.
+DISTINCT = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(0)) + torch.arange(4.0)[:, None, None, None]
+
 
 def test_a_third_image_that_changes_the_others_is_found():
     class Bytes(torch.nn.Module):
@@ -67,7 +70,7 @@ def test_a_masked_class_is_no_scale_for_the_others(check, masked):
             return torch.cat([logits - logits.mean(dim=0), torch.full_like(logits, masked)], dim=1)
 
     with pytest.raises(ValueError, match="the images of a batch change each other"):
-        check(Masked().eval(), torch.rand(4, 3, 4, 4))
+        check(Masked().eval(), DISTINCT)
 
 
 def test_an_offset_is_no_scale_for_what_images_move():
@@ -79,7 +82,7 @@ def test_an_offset_is_no_scale_for_what_images_move():
             return 2000 + (found - found.mean(dim=0))
 
     with pytest.raises(ValueError, match="the images of a batch change each other"):
-        check_steady(Celsius().eval(), torch.rand(4, 3, 4, 4))
+        check_steady(Celsius().eval(), DISTINCT)
 
 
 @pytest.mark.parametrize("draw", [lambda: random.random() < 0.2, lambda: np.random.rand() < 0.2])
@@ -91,7 +94,7 @@ def test_a_layer_that_is_dropped_by_chance_now_and_then_is_random(draw):
     random.seed(1)
     np.random.seed(1)
     with pytest.raises(ValueError, match="between two passes of the same images: the model is random"):
-        repeated(Dropped().eval(), torch.rand(2, 3, 4, 4))
+        repeated(Dropped().eval(), DISTINCT[:2])
 
 
 def test_a_copy_of_an_image_that_changes_an_earlier_logit_is_found_in_float32_too():
