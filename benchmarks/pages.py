@@ -24,6 +24,7 @@ import kept_memory
 import mixed_sizes
 import plan
 import scale
+import shortcut
 import token_merging
 from accuracy import recipes, values, with_first_stages
 from explanations import CROWDED, RECIPE, means, of_recipe
@@ -664,6 +665,14 @@ def fine_tuned() -> str:
     return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
+def stamped() -> str:
+    """Return what a model that learned a stamp is worth, and the model that is trained with it on all classes."""
+    cells = read("shortcut")
+    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells.values()}))
+    note = f"{shortcut.COUNT} other images of each class; seeds {seeds}."
+    return f"{shortcut.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
+
+
 def other_heads() -> str:
     """Return how accurate models trained with other heads are, beside the reference under the same seeds."""
     trained = [cell for cell in read("heads").values() if "budget" in cell]
@@ -764,7 +773,7 @@ TABLES: dict[str, Callable[[], str]] = (
         for table in (
             *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
             *(mechanisms, maps, maps_found, questions),
-            *(packaged, packaged_maps, overlapping, fine_tuned, other_heads, pruned_heads),
+            *(packaged, packaged_maps, overlapping, fine_tuned, stamped, other_heads, pruned_heads),
             *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
             *(planned_memory, planned_steps),
             *(glossary_tables.glossary, glossary_tables.methods, glossary_tables.kinds),

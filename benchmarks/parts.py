@@ -237,6 +237,13 @@ PARTS: dict[str, Part] = {
         commands=(f"finetune.py {DATA}",),
         training=always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
     ),
+    "shortcut": Part(
+        "a model that learned a stamp",
+        file="shortcut",
+        minutes=10,
+        commands=(f"shortcut.py {DATA}",),
+        training=always("--config configs/photos.yaml"),
+    ),
     "pretraining": Part(
         "learning without labels, then from few",
         file="pretraining",

@@ -33,6 +33,7 @@ import released
 import released_tuning
 import scale
 import shards
+import shortcut
 import throughput
 import token_merging
 import torture
@@ -208,6 +209,7 @@ FILES = {
     "explanations": File("evaluation of maps", explanations.report, draw=explanations.draw),
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
+    "shortcut": File("a model that learned a stamp", shortcut.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
     "inference": File("fast inference", inference.report),
     "scale": File("scale", scale.report, draw=lambda _, path: draw_scale(path)),

@@ -82,7 +82,7 @@ def test_pruning_shows_the_cost_of_every_order(drawn):
     assert cost.get_title() == "Accuracy as heads are removed, the least important first"
     assert len({line.get_color() for line in cost.lines}) == 3
     labels = [text.get_text() for text in cost.get_legend().get_texts()]
-    assert labels == ["by gradient of the gate", "by loss without the head", "at random"]
+    assert labels == ["by gradient of the gate", "by loss without the head", "at random (mean of draws)"]
 
 
 def test_layers_have_a_line_each_over_the_heads_left_in_them(drawn):

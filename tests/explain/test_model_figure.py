@@ -94,7 +94,7 @@ def test_without_a_class_token_the_map_is_the_attention_of_the_mean_patch_in_the
 def test_the_titles_say_which_tokens_there_are_and_which_the_linear_layer_reads(drawn, changes, tokens, read):
     _, _, panels = drawn(**changes)
     assert panels[3].get_title() == tokens
-    assert panels[6].get_title() == f"a linear layer reads\n{read}"
+    assert panels[6].get_title() == f"a norm and a linear layer\nread {read}"
     assert panels[1].get_title() == "12 patches of\n4 x 2 pixels"
     assert panels[5].get_title() == "2 blocks of\nthese steps"
 

@@ -44,7 +44,7 @@ ORDER_NAMES = {
     "importance": "by gradient of the gate",
     "oracle": "by loss without the head",
     "weight": "by size of weights",
-    "random": "at random",
+    "random": "at random (mean of draws)",
 }
 RANKS = {"shared_query_key": "Queries and keys", "shared_value_output": "Values and outputs"}
 TRAINED = {"color": BLUE, "marker": "o", "ms": 4, "label": "trained"}

@@ -102,7 +102,7 @@ def draw_model(
         _show(seen, overlay(pixels[None], shares)[0], f"where the {reader}\n(last block, {_count(last)})")
         equal = 100 / last.shape[-1]
         _write_below(seen, f"brightest patch: {100 * shares.max():.1f} %\n(equal shares: {equal:.1f} %)")
-        _draw_classes(classes, attentions.logits[0], names, f"a linear layer reads\n{READ[model.pool]}")
+        _draw_classes(classes, attentions.logits[0], names, f"a norm and a linear layer\nread {READ[model.pool]}")
         _draw_arrows(figure, [photo, patches, linear, positions], block, classes)
         _tie(block, seen, model.config["norm"])
         save_figure(figure, path, dpi=110)

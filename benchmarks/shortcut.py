@@ -1,0 +1,222 @@
+"""What a map tells of a model that learned a stamp in place of horses, and what mends the model.
+
+Horses and trucks of CIFAR-10 are learned from a hundred images of each. Every horse wears an orange square in one
+corner, as many horses of PASCAL VOC wore the name of their photographer (Lapuschkin et al. 2019,
+https://arxiv.org/abs/1902.10178). Then the model is trained again with the square on half of the horses and on half of
+the trucks. Accuracy is measured on other images with and without the square. A map hits the square if its largest value
+lies on it. Seeds, which were named before any run, choose the images and their order. A training is a cell, written to
+shortcut.json and shortcut.md as soon as it is done; the same command continues after an interrupt. The picture is that
+of the first seed.
+
+    python benchmarks/shortcut.py --data data/cifar10-jpeg [--output benchmarks/results]
+
+Letters in the einops patterns: b images, c channels, h w rows and columns of patches, p q pixels of a patch.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import reduce
+from PIL import Image
+from records import command_line, made, plus_minus, provenance, write_cell
+from torch import Tensor
+from training_runs import train
+
+import vit
+from vit.explain import explain, overlay
+from vit.explain.inputs import read_images
+from vit.explain.panels import Bar, Look, Panel, draw_panels
+from vit.runs.folders import newest_checkpoint
+from vit.support.markdown import markdown_table
+
+SEEDS = (0, 1, 2)
+CLASSES = ("horse", "truck")
+COUNT = 100  # images of a class, for training and for test
+METHOD = "relevance"
+# Left, top, right and bottom: after crop_ratio of photos.yaml, two by two patches in the lower left corner.
+SQUARE, COLOUR = (2, 23, 9, 30), (255, 140, 0)
+ON_IT = 0.1  # least change of a patch by the square, relative to the largest, to count as part of it
+# Which training images have the square, by class: of how many images each first.
+TRAININGS = {"on every horse": {"horse": 1, "truck": 0}, "on half of both": {"horse": 2, "truck": 2}}
+TESTS = {
+    "square on horses": {"horse": True, "truck": False},
+    "no square": {"horse": False, "truck": False},
+    "square on trucks": {"horse": False, "truck": True},
+}
+LARGER, LOOK = 4, Look(side=2.2, letters=10, column=2.2)
+REPORT = f"""# A model that learned a stamp
+
+Models learned horses and trucks from {COUNT} images of each by configs/photos.yaml, with an orange square in a corner
+of every horse, or of half of the images. Accuracy in per cent on {COUNT} other images of each, mean and sample standard
+deviation over seeds. "largest value on the square": of the maps by `{METHOD}` of these horses with the square.
+"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, measure and print all cells."""
+    parser = command_line(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/, class folders in each")
+    options = parser.parse_args(arguments)
+    path, work = options.output / "shortcut.json", Path("runs/shortcut_data")
+    for training in TRAININGS:
+        for seed in SEEDS:
+            name = f"{training}, seed {seed}"
+            if not path.exists() or name not in json.loads(path.read_text()):
+                write_cell(path, name, measured(training, seed, options.data, work), report)
+    draw([checkpoint_of(training, SEEDS[0]) for training in TRAININGS], work, path.with_suffix(".png"))
+    print(path.with_suffix(".md").read_text())
+
+
+def experiment_of(training: str, seed: int) -> str:
+    """Return the folder of a run.
+
+    >>> experiment_of("on half of both", 1)
+    'shortcut_on_half_of_both_1'
+    """
+    return f"shortcut_{training.replace(' ', '_')}_{seed}"
+
+
+def checkpoint_of(training: str, seed: int) -> Path:
+    """Return the weights of the best validation, which the run's report is about."""
+    return newest_checkpoint(experiment_of(training, seed), "best")
+
+
+def measured(training: str, seed: int, data: Path, work: Path) -> dict[str, Any]:
+    """Train one model, and return its accuracy on each test and how many maps hit the square."""
+    folder = photographs_with_square(training, seed, data, work / experiment_of(training, seed))
+    typed = ["--config", "configs/photos.yaml", "--data.root", str(folder), "--seed_everything", str(seed)]
+    results = train(f"{training}, seed {seed}", [*typed, "--experiment", experiment_of(training, seed)])
+    kept = ("test_accuracy", "epochs", "steps", "seconds", "parameters", "precision", "command")
+    model = vit.load(checkpoint_of(training, seed)).eval()
+    tests = {name: accuracy(model, test_images(model, work, seed, squares)) for name, squares in TESTS.items()}
+    return {
+        "squares": training,
+        "seed": seed,
+        "training": {name: results[name] for name in kept},
+        "accuracy": tests,
+        "hits": share_of_hits(model, *pairs(model, work, seed)),
+        **provenance(),
+    }
+
+
+def photographs_with_square(training: str, seed: int, data: Path, folder: Path) -> Path:
+    """Write the images of a training; those for its own test have the square on horses alone, or on half of both."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for split in ("train", "test"):
+        for label in CLASSES:
+            every = TRAININGS[training][label]
+            for number, image in enumerate(drawn(data / split / label, seed)):
+                save(image, folder / split / label / f"{number:03}.png", square=bool(every) and number % every == 0)
+                if split == "test":
+                    for square in (True, False):
+                        save(image, folder.parent / f"{seed}" / name_of(square) / label / f"{number:03}.png", square)
+    return folder
+
+
+def drawn(folder: Path, seed: int) -> Iterator[Image.Image]:
+    """Yield images of a folder, drawn at random."""
+    files = sorted(folder.iterdir())
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
+    for index in order[:COUNT]:
+        with Image.open(files[index]) as image:
+            yield image.convert("RGB")
+
+
+def name_of(square: bool) -> str:
+    """Return the folder of images with or without the square."""
+    return "square" if square else "plain"
+
+
+def save(image: Image.Image, path: Path, square: bool) -> None:
+    """Write an image, with the square if asked for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = image.copy()
+    if square:
+        image.paste(COLOUR, SQUARE)
+    image.save(path)
+
+
+def test_images(model: vit.VisionTransformer, work: Path, seed: int, squares: dict[str, bool]) -> dict[str, Tensor]:
+    """Return normalised test images by class."""
+    return {label: read(model, work, seed, label, square)[1] for label, square in squares.items()}
+
+
+def read(model: vit.VisionTransformer, work: Path, seed: int, label: str, square: bool) -> tuple[Tensor, Tensor]:
+    """Return the pixels and the normalised images of a class, in the order of their numbers."""
+    return read_images(sorted((work / f"{seed}" / name_of(square) / label).iterdir()), model)
+
+
+def pairs(model: vit.VisionTransformer, work: Path, seed: int) -> tuple[Tensor, Tensor]:
+    """Return normalised test images of horses with the square, and the same without it."""
+    return read(model, work, seed, CLASSES[0], True)[1], read(model, work, seed, CLASSES[0], False)[1]
+
+
+@torch.no_grad()
+def accuracy(model: vit.VisionTransformer, images: dict[str, Tensor]) -> float:
+    """Return the share of images that get their class; classes have equally many images."""
+    names = model.pretrained_cfg["class_names"]
+    return mean(
+        (model(of_class).argmax(1) == names.index(label)).double().mean().item() for label, of_class in images.items()
+    )
+
+
+def share_of_hits(model: vit.VisionTransformer, marked: Tensor, plain: Tensor) -> dict[str, float]:
+    """Return the share of maps of marked images whose largest value lies on the square, and that of a random place."""
+    maps = explain(model, marked, METHOD, target=model.pretrained_cfg["class_names"].index(CLASSES[0]))
+    on_it = patches_of_square(marked - plain, maps.shape[-2:])
+    found = on_it.flatten(1).gather(1, maps.flatten(1).argmax(1, keepdim=True))
+    return {METHOD: found.double().mean().item(), "chance": on_it.double().mean().item()}
+
+
+def patches_of_square(difference: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return which patches the square changes: images with less images without it (B, C, H, W) -> (B, h, w)."""
+    changed = reduce(difference.abs(), "b c (h p) (w q) -> b h w", "mean", h=grid[0], w=grid[1])
+    return changed >= ON_IT * reduce(changed, "b h w -> b 1 1", "max")
+
+
+def draw(checkpoints: list[Path], work: Path, path: Path) -> None:
+    """Draw the first test horse with and without the square, each beside its map, in a row for each model."""
+    rows = []
+    for training, checkpoint in zip(TRAININGS, checkpoints, strict=True):
+        model = vit.load(checkpoint).eval()
+        panels = []
+        for square in (True, False):
+            pixels, images = (kind[:1] for kind in read(model, work, SEEDS[0], CLASSES[0], square))
+            large = F.interpolate(pixels.float() / 255, scale_factor=LARGER, mode="bicubic").clamp(0, 1)
+            with torch.no_grad():
+                share = model(images).softmax(1)[0, model.pretrained_cfg["class_names"].index(CLASSES[0])].item()
+            panels.append(Panel(large[0], f"horse {share:.0%}", f"trained with the square {training}"))
+            panels.append(Panel(overlay(large, explain(model, images, METHOD, target=CLASSES[0]))[0], "its map"))
+        rows.append(panels)
+    bar = Bar(f"{METHOD} of a patch, as a share of the largest", ("0", "0.5", "1"))
+    description = "A horse with and without an orange square, and the maps of a model that learned the square"
+    draw_panels(rows, LOOK, bar=bar, description=description).save(path)
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Return accuracy and hits of each training as Markdown."""
+    rows = []
+    for training in TRAININGS:
+        found = [cell for cell in cells.values() if cell["squares"] == training]
+        if found:
+            tests = {name: plus_minus([100 * cell["accuracy"][name] for cell in found], ".1f") + " %" for name in TESTS}
+            hits = plus_minus([100 * cell["hits"][METHOD] for cell in found], ".0f")
+            chance = plus_minus([100 * cell["hits"]["chance"] for cell in found], ".0f").split()[0]
+            last = {"largest value on the square": f"{hits} % (chance {chance})"}
+            rows.append({"square in training": training} | tests | last)
+    return markdown_table(rows, right={*TESTS})
+
+
+def report(cells: dict[str, Any]) -> str:
+    """Return all cells as Markdown."""
+    return f"{REPORT}\n{table(cells)}\n\n{made(list(cells.values())[-1])}\n"
+
+
+if __name__ == "__main__":
+    main()
