@@ -36,7 +36,12 @@ PRETRAINING = 5 / 6  # of the time
 RECIPE = ["--config", "configs/cifar10_quick.yaml", "--data", "ImageFolder", "--data.val_fraction", "0"]
 RANDAUGMENT = ["--data.policy", "randaugment"]
 FINETUNING_EPOCHS = {0.01: 60, 0.1: 13, 1.0: 13}
-SCRATCH_EPOCHS = {0.01: (60, 200, 600), 0.1: (13, 33, 100), 1.0: (13, 26, 39)}
+# Epochs and whether RandAugment, of the trainings from scratch that are compared.
+SCRATCH = {
+    0.01: ((60, False), (60, True), (200, False), (200, True), (600, False), (600, True)),
+    0.1: ((13, False), (33, False), (33, True), (100, False), (100, True), (300, True)),
+    1.0: ((13, False), (13, True), (26, False), (26, True), (39, False), (39, True)),
+}
 HELD_OUT = 500  # training images of each class, without a label, on which trainings from scratch are chosen
 PROBED = 10_000  # labelled images at most whose frozen features are judged
 REPORT = """# Learning without labels
@@ -75,10 +80,10 @@ def main(arguments: list[str] | None = None) -> None:
 def cells_of(data: Path, work: Path, minutes: float, shares: Sequence[float], objectives: Sequence[str]) -> Any:
     """Yield the name of each cell and the function that measures it, given the cells so far."""
     for share in shares:
-        for epochs in SCRATCH_EPOCHS[share]:
-            for policy in ("none", "randaugment"):
-                name = f"chosen from, {label_of(share)}, {epochs} epochs, {policy}"
-                yield name, lambda _, of=(share, epochs, policy): candidate(data, work, minutes, *of)
+        for epochs, augmented in SCRATCH[share]:
+            policy = "randaugment" if augmented else "none"
+            name = f"chosen from, {label_of(share)}, {epochs} epochs, {policy}"
+            yield name, lambda _, of=(share, epochs, policy): candidate(data, work, minutes, *of)
     for seed in SEEDS:
         for share in shares:
             yield (

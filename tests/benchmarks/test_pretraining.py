@@ -78,7 +78,7 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
     monkeypatch.setattr(pretraining, "untrained", lambda _: model)
     for name, value in (("SHARES", (0.5,)), ("SEEDS", (0,)), ("FINETUNING_EPOCHS", {0.5: 2})):
         monkeypatch.setattr(pretraining, name, value)
-    monkeypatch.setattr(pretraining, "SCRATCH_EPOCHS", {0.5: (1, 3)})
+    monkeypatch.setattr(pretraining, "SCRATCH", {0.5: ((1, False), (1, True), (3, False), (3, True))})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     typed = ["--data", str(images), "--output", str(tmp_path), "--minutes", "0.1"]
