@@ -669,7 +669,10 @@ def stamped() -> str:
     """Return what a model that learned a stamp is worth, and the model that is trained with it on all classes."""
     cells = read("shortcut")
     seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells.values()}))
-    note = f"{shortcut.COUNT} other images of each class; seeds {seeds}."
+    note = (
+        f"Accuracy on {shortcut.COUNT} other images of each class, which have the square as the column says, and where "
+    )
+    note += f"the largest value of the maps of these horses lies; seeds {seeds}."
     return f"{shortcut.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
 
 

@@ -115,6 +115,6 @@ def test_each_training_is_a_cell_and_an_interrupted_benchmark_is_continued(
     report = unpadded((tmp_path / "shortcut.md").read_text())
     assert "| on every horse |" in report
     with Image.open(tmp_path / "shortcut.png") as picture:
-        assert picture.width > 4 * SIDE * shortcut.LARGER
+        assert picture.width > 2 * SIDE * shortcut.LARGER
     main(typed)
     assert len(given) == len(cells)
