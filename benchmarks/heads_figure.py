@@ -23,11 +23,11 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         return
     figure = Figure(figsize=(9.6, 4.4))
     axes, near = figure.subplots(1, 2)
-    accuracies = [_percent([cell["accuracy"] for cell in trained if _heads(cell) == count]) for count in counts]
-    for each in (axes, near):
+    for each, score in ((axes, "accuracy"), (near, "test_accuracy")):
+        accuracies = [_percent([cell[score] for cell in trained if _heads(cell) == count]) for count in counts]
         each.plot(counts, accuracies, "o-", color=BLUE, label="trained with this number of heads")
     counted = [cell for cell in trained if _heads(cell)]
-    places, heights = [_heads(cell) for cell in counted], [100 * cell["accuracy"] for cell in counted]
+    places, heights = [_heads(cell) for cell in counted], [100 * cell["test_accuracy"] for cell in counted]
     near.scatter(places, heights, color=BLUE, marker="_", s=80, label="its seeds")
     pruned = [cell for cell in trained if "pruned" in cell]
     if pruned:
@@ -36,7 +36,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
         values.append(_percent([cell["accuracy"] for cell in pruned]))
         axes.plot([*left, 16], values, "o--", color=ORANGE, label="trained with 16 heads, pruned to this number")
     for name, (color, dashes) in LEVELS.items():
-        if level := [cell["accuracy"] for cell in trained if cell["row"] == name]:
+        if level := [cell["test_accuracy"] for cell in trained if cell["row"] == name]:
             near.axhline(_percent(level), color=color, ls=dashes, label=name)
     for each in (axes, near):
         each.set_xscale("log", base=2)
@@ -46,6 +46,7 @@ def draw_heads(cells: dict[str, Any], path: Path) -> None:
     axes.set_title("Few from the start, or pruned to few")
     axes.set_ylabel(f"accuracy on {trained[0]['examined']:,} test images, %")
     near.set_title("Enlarged, with controls")
+    near.set_ylabel("accuracy on all test images, %")
     axes.set_ylim(bottom=0)
     for each in (axes, near):
         each.legend(loc="lower right")

@@ -212,7 +212,7 @@ def baselines() -> list[str]:
     for name, cells in current_baselines().items():
         lead, _, interval = lead_over(cells).partition(" (")
         words = f"[{verdict(lead_over(cells))}](docs/results.md#accuracy), {lead} points ({interval}"
-        sentences.append(f"{percent(cells, 'test_accuracy')} with {name}: {words}.")
+        sentences.append(f"{percent(cells, 'test_accuracy')} by {name}: {words}.")
     return sentences
 
 
@@ -250,10 +250,10 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size reaches {' It reaches '.join(baselines())}",
-        "**It is fast on a CPU, by OpenVINO**: `vit.optimize` compiles and checks the model, and makes it at least "
+        f"minutes on two CPU cores. timm's model of the same size has {' It has '.join(baselines())}",
+        "**It is fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
         f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
-        f"(192 channels, fp32, batches of {speed['batch']}{out_of_date([speed])}); timm's model "
+        f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). timm's model "
         f"gains as much. {in_plain_pytorch()}",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         "without the others, it should stay. The two probabilities differ by "
@@ -282,10 +282,9 @@ def in_plain_pytorch() -> str:
     older = out_of_date(cell for group in groups.values() for cell in group.values())
     ratios = [*inference, *plain_inference(SERVED_BATCH)]
     return (
-        "Without it, our speed over the best is "
-        f"[{span(training, '.2f')}](docs/results.md#speed-beside-other-libraries) in training{older}, "
-        f"[{span(ratios, '.2f')}](docs/results.md#fast-inference) in batches, and {span(plain_inference(1), '.2f')} "
-        "(slower) for single images."
+        f"Without it, our speed is {span(training, '.2f')} times the best "
+        f"[in training](docs/results.md#speed-beside-other-libraries){older}, {span(ratios, '.2f')} "
+        f"[in batches](docs/results.md#fast-inference), and {span(plain_inference(1), '.2f')} for single images."
     )
 
 
@@ -515,7 +514,8 @@ def mechanisms() -> str:
             }
         )
     steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
-    note = f"Accuracy on test images after {steps}, one run each. {measured_on([digits, images])}"
+    note = f"Accuracy on test images after {steps}, one run each. Digits, time and memory: "
+    note += f"{measured_on([digits])} CIFAR-10: {measured_on([images])}"
     return f"{markdown_table(rows)}\n\n{note}"
 
 

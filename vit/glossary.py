@@ -104,12 +104,12 @@ HEADS = {
     "positional": Word(
         "More than 0.9 of the attention is the same for all images, or most patches attend to one offset",
         "Voita et al. 2019",
-        "It moves information by place: --model.attention positional trains with nothing else",
+        "It moves information by place. --model.attention positional trains a model of such heads alone",
     ),
     "local": Word(
         "The distance is less than half of that of uniform attention",
         "attention distance, Dosovitskiy et al. 2021",
-        "It mixes neighbours: --model.attention window trains with nothing else",
+        "It mixes neighbours. --model.attention window trains a model of such heads alone",
     ),
     "content": Word(
         "More than half of what differs between images moves along when the image is rolled by half its size",
@@ -122,7 +122,7 @@ HEADS = {
 EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
-        "The weights by which a token mixes the values of all tokens; by a softmax, they are positive and sum to 1",
+        "For each token, a weighted mean of the values of all tokens; also the weights: positive, with sum 1",
         "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),
@@ -205,7 +205,7 @@ TRUST = {
     "fill": Word("The removal area if patches are painted"),
     "rank correlation": Word("1 if two maps order all patches alike, 0 if the orders are unrelated", "Spearman 1904"),
     "removal area": Word(
-        "The mean difference of two curves of the probability: the least, and the most relevant patches removed first"
+        "The area between two curves of the probability: what the map marks is removed last, or first"
     ),
     "SaCo": Word(
         "Whether patches of larger value lower the probability more if they are painted; from -1 to 1", "Wu et al. 2024"
@@ -238,7 +238,7 @@ RUN = {
     ),
     "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),
     "effective rank": EFFECTIVE_RANK,
-    "standard deviation": Word("How far the normalised features of images are apart: near 0, all have the same"),
+    "spread of features": Word("How far the normalised features of images are apart: near 0, all have the same"),
     "information": Word("The mutual information of images and prototypes, in nats: near 0, every image gets the same"),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images said to be of the class, the share that is"),
@@ -302,6 +302,7 @@ DOCS = {
     "moving average": Word("The mean of the weights of many steps, the last ones counting most (EMA)"),
     "nat": Word("A unit of information, like the bit, by the natural logarithm"),
     "position embedding": Word("A vector that is added to each token and tells its place"),
+    "pool": Word("Which tokens the classifier reads: the class token (cls), the mean of the patches (mean), or both"),
     "prototype": Word("A vector that DINO compares features with"),
     "residual stream": Word("The tokens between the layers, to which each layer adds"),
     "rollout": Word("The product of the attention of all layers", "Abnar and Zuidema 2020"),
