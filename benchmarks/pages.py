@@ -23,6 +23,7 @@ import heads
 import kept_memory
 import mixed_sizes
 import plan
+import pretraining
 import scale
 import shortcut
 import token_merging
@@ -665,6 +666,22 @@ def fine_tuned() -> str:
     return f"{finetune.table(cells)}\n\n5,000 test images; seeds {seeds}. {measured_on([*cells.values()])}"
 
 
+def without_labels() -> str:
+    """Return what learning without labels is worth, beside training from scratch in equal time."""
+    cells = read("pretraining")
+    tried = [cell for cell in cells.values() if cell["row"] == "chosen from"]
+    trained = [cell for cell in cells.values() if cell["row"] == "from scratch"]
+    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in trained}))
+    note = (
+        f"Test accuracy, %; each row took {trained[0]['minutes']:g} minutes at most; seeds {seeds}. From scratch: the "
+    )
+    note += (
+        f"best of {len(tried)} trainings of {span([cell['epochs'] for cell in tried], 'd')} epochs, with and without "
+    )
+    note += "RandAugment, by other training images."
+    return f"{pretraining.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
+
+
 def stamped() -> str:
     """Return what a model that learned a stamp is worth, and the model that is trained with it on all classes."""
     cells = read("shortcut")
@@ -776,7 +793,7 @@ TABLES: dict[str, Callable[[], str]] = (
         for table in (
             *(highlights, results, accuracy, computation, speed, sizes, inference, kept, loading),
             *(mechanisms, maps, maps_found, questions),
-            *(packaged, packaged_maps, overlapping, fine_tuned, stamped, other_heads, pruned_heads),
+            *(packaged, packaged_maps, overlapping, fine_tuned, stamped, without_labels, other_heads, pruned_heads),
             *(reading, generation, peaks, pruned, many_sizes, merged_tokens),
             *(planned_memory, planned_steps),
             *(glossary_tables.glossary, glossary_tables.methods, glossary_tables.kinds),

@@ -39,7 +39,7 @@ FINETUNING_EPOCHS = {0.01: 60, 0.1: 13, 1.0: 13}
 # Epochs and whether RandAugment, of the trainings from scratch that are compared.
 SCRATCH = {
     0.01: ((60, False), (60, True), (200, False), (200, True), (600, False), (600, True)),
-    0.1: ((13, False), (33, False), (33, True), (100, False), (100, True), (300, True)),
+    0.1: ((13, False), (13, True), (33, False), (33, True), (100, False), (100, True)),
     1.0: ((13, False), (13, True), (26, False), (26, True), (39, False), (39, True)),
 }
 HELD_OUT = 500  # training images of each class, without a label, on which trainings from scratch are chosen
@@ -244,20 +244,21 @@ def untrained(seed: int) -> vit.VisionTransformer:
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Return the accuracies of each row as Markdown."""
+    """Return the accuracies of each row as Markdown, with the shares of the labels that were measured."""
     rows = []
+    shares = [share for share in SHARES if any(cell["share"] == share for cell in cells.values())]
     for row in ("from scratch", *OBJECTIVES, "untrained"):
         of_row = [cell for cell in cells.values() if cell["row"] == row]
         for kind in ("trained", *CLASSIFIERS):
             columns = {"learned by": row, "then": {"trained": "fine-tuned", "knn": "neighbours"}.get(kind, kind)}
-            for share in SHARES:
+            for share in shares:
                 values = [
                     100 * value
                     for cell in of_row
                     if cell["share"] == share and (value := score(cell, kind)) is not None
                 ]
                 columns[label_of(share)] = plus_minus(values, ".1f")
-            if any(columns[label_of(share)] for share in SHARES):
+            if any(columns[label_of(share)] for share in shares):
                 rows.append(columns if row != "from scratch" else columns | {"then": ""})
     return markdown_table(rows)
 

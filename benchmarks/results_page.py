@@ -29,6 +29,7 @@ import overhead
 import overlap
 import pipeline
 import plan
+import pretraining
 import released
 import released_tuning
 import scale
@@ -209,6 +210,7 @@ FILES = {
     "explanations": File("evaluation of maps", explanations.report, draw=explanations.draw),
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
+    "pretraining": File("learning without labels", pretraining.report),
     "shortcut": File("a model that learned a stamp", shortcut.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
     "inference": File("fast inference", inference.report),
