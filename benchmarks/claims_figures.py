@@ -239,7 +239,7 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
 
 @plot_style
 def draw_cost(cells: dict[str, Any], path: Path) -> None:
-    """Draw time and memory over the tokens, and both over the side of the window."""
+    """Draw time and memory over the tokens, and time over the side of the window, whose memory does not grow."""
     figure, (time, memory, wide, empty) = four_places()
     kinds = (
         (time, "seconds", 1e3, "Time of one pass", "ms"),
@@ -252,14 +252,9 @@ def draw_cost(cells: dict[str, Any], path: Path) -> None:
             plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
         plot.set(title=title, xlabel="tokens", ylabel=unit, xscale="log", yscale="log")
         plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
-    for key, factor, label, style in (("seconds", 1e3, "time, ms", "-"), ("bytes", 1e-6, "memory, MB", "--")):
-        found = claims_cost.medians(cells, "window", None, key)
-        values = [factor * value for value in found.values()]
-        wide.plot(list(found), values, color=ORANGE, marker="o", ms=4, ls=style, label=label)
-    wide.set(
-        title="Window attention over its side", xlabel="side of the window, patches", ylabel="ms (line), MB (dashes)"
-    )
-    wide.legend()
+    found = claims_cost.medians(cells, "window", None, "seconds")
+    wide.plot(list(found), [1e3 * value for value in found.values()], color=ORANGE, marker="o", ms=4)
+    wide.set(title="Time of window attention", xlabel="side of the window, patches", ylabel="ms")
     wide.set(xscale="log", yscale="log")
     wide.set_xticks(list(found), [str(width) for width in found])
     for plot in (time, memory, wide):

@@ -1,11 +1,11 @@
 """Learning without labels, then from few: each objective against training from scratch in equal total time.
 
 An encoder learns from all training images without labels for five sixths of the time; it is then fine-tuned on the
-labelled share of them for the rest. Trainings from scratch have all of the time; their epochs and RandAugment are
-chosen for each share by the accuracy on other training images, of one seed. Frozen features are judged by a linear
-probe and by neighbours, beside those of an untrained network. Seeds choose the labelled images and their order;
-accuracy is that of the end of the training, on all test images. A training is a cell, written to pretraining.json and
-pretraining.md as soon as it is done; the same command continues after an interrupt.
+labelled share of them for the rest. Trainings from scratch have all of the time. The epochs of both, and whether
+RandAugment, are chosen for each share by the accuracy on other training images, of one seed. Frozen features are judged
+by a linear probe and by neighbours, beside those of an untrained network. Seeds choose the labelled images and their
+order; accuracy is that of the end of the training, on all test images. A training is a cell, written to
+pretraining.json and pretraining.md as soon as it is done; the same command continues after an interrupt.
 
     python benchmarks/pretraining.py --data data/cifar10-jpeg [--minutes 30] [--shares 0.1] [--objectives mae]
         [--output benchmarks/results]
@@ -35,8 +35,12 @@ OBJECTIVES = ("mae", "sigreg", "dino")
 PRETRAINING = 5 / 6  # of the time
 RECIPE = ["--config", "configs/cifar10_quick.yaml", "--data", "ImageFolder", "--data.val_fraction", "0"]
 RANDAUGMENT = ["--data.policy", "randaugment"]
-FINETUNING_EPOCHS = {0.01: 60, 0.1: 13, 1.0: 13}
-# Epochs and whether RandAugment, of the trainings from scratch that are compared.
+# Epochs and whether RandAugment, of the fine-tunings and of the trainings from scratch that are compared.
+FINETUNING = {
+    0.01: ((60, False), (60, True), (200, False), (200, True)),
+    0.1: ((13, False), (13, True), (33, False), (33, True)),
+    1.0: ((13, False), (13, True)),
+}
 SCRATCH = {
     0.01: ((60, False), (60, True), (200, False), (200, True), (600, False), (600, True)),
     0.1: ((13, False), (13, True), (33, False), (33, True), (100, False), (100, True)),
@@ -48,7 +52,8 @@ REPORT = """# Learning without labels
 
 Test accuracy in per cent, mean and sample standard deviation over seeds, by the share of the training images that have
 a label. Each row took the same time in all, {minutes:g} minutes. "linear" and "neighbours": frozen features of the same
-encoder. From scratch: the best of {candidates} trainings of one seed on held-out training images, trained anew.
+encoder. From scratch: the best of {candidates} trainings of one seed on held-out training images, trained anew;
+fine-tunings are chosen likewise.
 """
 
 
@@ -84,6 +89,12 @@ def cells_of(data: Path, work: Path, minutes: float, shares: Sequence[float], ob
             policy = "randaugment" if augmented else "none"
             name = f"chosen from, {label_of(share)}, {epochs} epochs, {policy}"
             yield name, lambda _, of=(share, epochs, policy): candidate(data, work, minutes, *of)
+    for objective in objectives:
+        for share in shares:
+            for epochs, augmented in FINETUNING[share]:
+                policy = "randaugment" if augmented else "none"
+                name = f"chosen from, {objective}, {label_of(share)}, {epochs} epochs, {policy}"
+                yield name, lambda _, of=(share, epochs, policy, objective): candidate(data, work, minutes, *of)
     for seed in SEEDS:
         for share in shares:
             yield (
@@ -97,7 +108,7 @@ def cells_of(data: Path, work: Path, minutes: float, shares: Sequence[float], ob
         for objective in objectives:
             for share in shares:
                 name = f"{objective}, {label_of(share)}, seed {seed}"
-                yield name, lambda _, of=(objective, share, seed): finetuned(data, work, minutes, *of)
+                yield name, lambda known, of=(objective, share, seed): finetuned(data, work, minutes, known, *of)
 
 
 def label_of(share: float) -> str:
@@ -162,20 +173,32 @@ def results_of(name: str, experiment: str, typed: list[str]) -> dict[str, Any]:
     return {key: results[key] for key in kept}
 
 
-def candidate(data: Path, work: Path, minutes: float, share: float, epochs: int, policy: str) -> dict[str, Any]:
-    """Return a training from scratch of the first seed, tested on held-out training images."""
+def candidate(
+    data: Path, work: Path, minutes: float, share: float, epochs: int, policy: str, objective: str = ""
+) -> dict[str, Any]:
+    """Return a training of the first seed, tested on held-out training images: from scratch, or of an encoder."""
     folder = labelled(data, work, share, SEEDS[0], held_out=True)
-    typed = [*supervised(folder, SEEDS[0], epochs, minutes), *(RANDAUGMENT if policy != "none" else [])]
-    name = f"scratch, {label_of(share)}, {epochs} epochs, {policy}"
-    training = results_of(name, f"pretraining_chosen_{share}_{epochs}_{policy}", typed)
-    return {"row": "chosen from", "share": share, "epochs": epochs, "policy": policy, "training": training}
+    allowed = (1 - PRETRAINING) * minutes if objective else minutes
+    typed = [*supervised(folder, SEEDS[0], epochs, allowed), *(RANDAUGMENT if policy != "none" else [])]
+    if objective:
+        typed += ["--model.init_from", str(pretrained(data, minutes, objective, SEEDS[0]))]
+    name = f"{objective or 'scratch'}, {label_of(share)}, {epochs} epochs, {policy}"
+    training = results_of(name, f"pretraining_chosen_{objective}{share}_{epochs}_{policy}", typed)
+    row = row_of_candidates(objective)
+    return {"row": row, "share": share, "epochs": epochs, "policy": policy, "training": training}
 
 
-def best_of(known: dict[str, Any], share: float) -> dict[str, Any]:
-    """Return the best training from scratch on held-out images."""
-    found = [cell for cell in known.values() if cell["row"] == "chosen from" and cell["share"] == share]
+def row_of_candidates(objective: str = "") -> str:
+    """Return the row of the trainings from scratch that are compared, or of the fine-tunings after an objective."""
+    return f"chosen from, {objective}" if objective else "chosen from"
+
+
+def best_of(known: dict[str, Any], share: float, objective: str = "") -> dict[str, Any]:
+    """Return the training from scratch, or after an objective, that is best on held-out images."""
+    row = row_of_candidates(objective)
+    found = [cell for cell in known.values() if cell["row"] == row and cell["share"] == share]
     if not found:
-        raise TrainingError(f"no training from scratch was chosen for {label_of(share)}")
+        raise TrainingError(f"no training {objective or 'from scratch'} was chosen for {label_of(share)}")
     return max(found, key=lambda cell: cell["training"]["test_accuracy"])
 
 
@@ -203,11 +226,15 @@ def pretrained(data: Path, minutes: float, objective: str, seed: int) -> Path:
     return newest_checkpoint(experiment, "last")
 
 
-def finetuned(data: Path, work: Path, minutes: float, objective: str, share: float, seed: int) -> dict[str, Any]:
+def finetuned(
+    data: Path, work: Path, minutes: float, known: dict[str, Any], objective: str, share: float, seed: int
+) -> dict[str, Any]:
     """Return a fine-tuning of an encoder that learned without labels, and what its frozen features are worth."""
+    best = best_of(known, share, objective)
     source, folder = pretrained(data, minutes, objective, seed), labelled(data, work, share, seed)
     rest = (1 - PRETRAINING) * minutes
-    typed = [*supervised(folder, seed, FINETUNING_EPOCHS[share], rest), "--model.init_from", str(source)]
+    typed = [*supervised(folder, seed, best["epochs"], rest), "--model.init_from", str(source)]
+    typed += RANDAUGMENT if best["policy"] != "none" else []
     name = f"{objective}, {label_of(share)}, seed {seed}"
     training = results_of(name, f"pretraining_tuned_{objective}_{share}_{seed}", typed)
     before = json.loads((source.parents[1] / "results.json").read_text())

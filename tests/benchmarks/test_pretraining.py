@@ -76,7 +76,7 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
     monkeypatch.setattr(pretraining, "CLASSIFIERS", {"knn": lambda *_: 0.25})
     monkeypatch.setattr(pretraining.vit, "load", lambda _: model)
     monkeypatch.setattr(pretraining, "untrained", lambda _: model)
-    for name, value in (("SHARES", (0.5,)), ("SEEDS", (0,)), ("FINETUNING_EPOCHS", {0.5: 2})):
+    for name, value in (("SHARES", (0.5,)), ("SEEDS", (0,)), ("FINETUNING", {0.5: ((2, False), (2, True))})):
         monkeypatch.setattr(pretraining, name, value)
     monkeypatch.setattr(pretraining, "SCRATCH", {0.5: ((1, False), (1, True), (3, False), (3, True))})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -84,12 +84,14 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
     typed = ["--data", str(images), "--output", str(tmp_path), "--minutes", "0.1"]
     main(typed)
     cells = json.loads((tmp_path / "pretraining.json").read_text())
-    assert len(cells) == 4 + 1 + 1 + len(OBJECTIVES)
-    assert given[4] == "scratch, 50 % of the labels, seed 0"
+    assert len(cells) == 4 + 2 * len(OBJECTIVES) + 1 + 1 + len(OBJECTIVES)
+    assert given[4] == "mae, 50 % of the labels, 2 epochs, none"
+    assert given[10] == "scratch, 50 % of the labels, seed 0"
     assert pretraining.best_of(cells, 0.5)["policy"] == "randaugment"
+    assert pretraining.best_of(cells, 0.5, "mae")["training"]["test_accuracy"] == pytest.approx(0.506)
     page = unpadded((tmp_path / "pretraining.md").read_text())
     assert "| mae | neighbours | 25.0 |" in page
-    assert "| from scratch | | 50.5 |" in page.replace("|  |", "| |")
+    assert "| from scratch | | 51.1 |" in page.replace("|  |", "| |")
 
     del cells["dino, 50 % of the labels, seed 0"]
     (tmp_path / "pretraining.json").write_text(json.dumps(cells))
@@ -100,4 +102,4 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
 
 def test_every_row_has_three_seeds_and_three_shares():
     names = [name for name, _ in cells_of(Path("images"), Path("work"), 30.0, SHARES, OBJECTIVES)]
-    assert len(names) == len(set(names)) == 18 + len(SEEDS) * len(SHARES) * (2 + len(OBJECTIVES))
+    assert len(names) == len(set(names)) == 18 + 10 * len(OBJECTIVES) + len(SEEDS) * len(SHARES) * (2 + len(OBJECTIVES))
