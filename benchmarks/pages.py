@@ -670,15 +670,17 @@ def without_labels() -> str:
     """Return what learning without labels is worth, beside training from scratch in equal time."""
     cells = read("pretraining")
     tried = [cell for cell in cells.values() if cell["row"] == "chosen from"]
-    trained = [cell for cell in cells.values() if cell["row"] == "from scratch"]
-    seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in trained}))
+    seeds: dict[str, list[str]] = {}
+    for cell in cells.values():
+        if "seed" in cell:
+            seeds.setdefault(cell["row"], []).append(str(cell["seed"]))
+    listed = "; ".join(f"{row} {', '.join(dict.fromkeys(of_row))}" for row, of_row in seeds.items())
+    epochs = span([cell["epochs"] for cell in tried], "d")
     note = (
-        f"Test accuracy, %; each row took {trained[0]['minutes']:g} minutes at most; seeds {seeds}. From scratch: the "
+        f"Test accuracy, %; a row takes {tried[0]['minutes']:g} minutes at most; seeds: {listed}. From scratch: the "
+        f"best of {len(tried)} trainings of {epochs} epochs, with or without RandAugment, by other training images; "
+        "fine-tunings are chosen likewise."
     )
-    note += (
-        f"best of {len(tried)} trainings of {span([cell['epochs'] for cell in tried], 'd')} epochs, with and without "
-    )
-    note += "RandAugment, by other training images."
     return f"{pretraining.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
 
 
