@@ -42,6 +42,8 @@ class TrainedModel:
         start = "Before training means a model of the same size with new random weights"
         if self.init is not None:
             start += f", drawn as for this training (init {self.init})"
+        else:
+            start += " (init glorot); how this training began is not known, and may explain a part of what differs"
         of = "held out of the training" if self.is_split_of_training else "that the model may have been trained on"
         facts = [
             f"{self.data}: right on {right.as_percent()} of {count} images {of}.",
