@@ -104,12 +104,12 @@ HEADS = {
     "positional": Word(
         "More than 0.9 of the attention is the same for all images, or most patches attend to one offset",
         "Voita et al. 2019",
-        "It moves information by place. --model.attention positional trains a model of such heads alone",
+        "It moves information by place: --model.attention positional trains a model of such heads alone",
     ),
     "local": Word(
         "The distance is less than half of that of uniform attention",
         "attention distance, Dosovitskiy et al. 2021",
-        "It mixes neighbours. --model.attention window trains a model of such heads alone",
+        "It mixes neighbours: --model.attention window trains a model of such heads alone",
     ),
     "content": Word(
         "More than half of what differs between images moves along when the image is rolled by half its size",
@@ -238,7 +238,7 @@ RUN = {
     ),
     "accuracy of neighbours": Word("The share of images whose class is that of their nearest others by features"),
     "effective rank": EFFECTIVE_RANK,
-    "spread of features": Word("How far the normalised features of images are apart: near 0, all have the same"),
+    "standard deviation": Word("How far the normalised features of images are apart: near 0, all have the same"),
     "information": Word("The mutual information of images and prototypes, in nats: near 0, every image gets the same"),
     "F1": Word("The harmonic mean of precision and recall"),
     "precision": Word("Of the images said to be of the class, the share that is"),

@@ -338,23 +338,6 @@ def test_a_model_in_training_is_refused(random_vit):
         capture_attention(random_vit().train(), torch.randn(2, 3, 6, 10).double())
 
 
-def test_a_model_that_needs_more_than_images_is_refused(random_vit):
-    class WithLabels(vit.VisionTransformer):
-        def forward(self, images, labels, *others, scale=1.0, **named):
-            return super().forward(images)
-
-    images = torch.randn(2, 3, 6, 10).double()
-    with pytest.raises(ValueError, match=r"WithLabels.forward needs images, labels: give a module whose forward takes"):
-        capture_attention(WithLabels(**random_vit().config).double().eval(), images)
-
-    class WithScale(vit.VisionTransformer):
-        def forward(self, images, *others, scale=1.0, **named):
-            return super().forward(images)
-
-    model = WithScale(**random_vit().config).double().eval()
-    assert len(capture_attention(model, images)) == len(model.blocks)
-
-
 def test_compiled_models_are_refused(random_vit):
     images = torch.randn(2, 3, 6, 10).double()
     with pytest.raises(ValueError, match=r"the model \(OptimizedModule\) is compiled, .*: give its ._orig_mod"):

@@ -1,6 +1,5 @@
 """Checks, before anything is computed, that a model hides no attention, and that images have the right shape."""
 
-import inspect
 from collections.abc import Iterator
 from itertools import chain
 
@@ -15,8 +14,7 @@ OF_TORCH = ("_parameters", "_buffers", "_modules")  # attributes of a module in 
 def check_capturable(model: nn.Module) -> None:
     """Raise a ValueError if a model or its batch norm is in training mode, or it hides its attention or its gradients.
 
-    Compiled and scripted models hide their attention. Weights and kept tensors of inference mode have no gradient. A
-    model that needs more than images is refused, too.
+    Compiled and scripted models hide their attention. Weights and kept tensors of inference mode have no gradient.
     """
     for module in model.modules():
         nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
@@ -53,16 +51,6 @@ def check_capturable(model: nn.Module) -> None:
                 f"{name!r} of {type(model).__name__} was made in torch.inference_mode, so that nothing has a gradient: "
                 "give copy.deepcopy(model), made outside of it"
             )
-    needed = [name for name, given in inspect.signature(model.forward).parameters.items() if _is_needed(given)]
-    if len(needed) > 1:
-        raise ValueError(
-            f"{type(model).__name__}.forward needs {', '.join(needed)}: give a module whose forward takes images alone"
-        )
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    can_be_empty = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and not can_be_empty
 
 
 def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
