@@ -67,8 +67,8 @@ def test_it_runs_from_top_to_bottom_and_draws_as_many_pictures_as_stored(path, f
         cell.source = cell.source.replace("[:500]", "[:40]").replace("[:200]", "[:20]")  # pictures to read
         # The same model with a quarter of the patches.
         cell.source = cell.source.replace('vit.load("cifar10")', 'vit.load("cifar10", patch_stride=4)')
-        # Fewer photographs, and one of them to occlude patch by patch.
-        cell.source = cell.source.replace('[Path("cifar10")])', '[Path("cifar10")])[:4]').replace(
+        # Fewer photographs, the horse among them, and one to occlude patch by patch.
+        cell.source = cell.source.replace('[Path("cifar10")])', '[Path("cifar10")])[-4:]').replace(
             "[3, 6, 8, 10]", "[3]"
         )
     resources = {"metadata": {"path": str(folder)}}
