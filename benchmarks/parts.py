@@ -238,7 +238,7 @@ PARTS: dict[str, Part] = {
         training=always(f"--config configs/finetune.yaml --model.init_from null {SHAPE}"),
     ),
     "shortcut": Part(
-        "a model that learned a stamp",
+        "a model that learned a square in place of horses",
         file="shortcut",
         minutes=10,
         commands=(f"shortcut.py {DATA}",),

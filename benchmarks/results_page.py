@@ -211,7 +211,7 @@ FILES = {
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
     "pretraining": File("learning without labels", pretraining.report),
-    "shortcut": File("a model that learned a stamp", shortcut.report),
+    "shortcut": File("a model that learned a square in place of horses", shortcut.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
     "inference": File("fast inference", inference.report),
     "scale": File("scale", scale.report, draw=lambda _, path: draw_scale(path)),

@@ -1,4 +1,4 @@
-"""What a map tells of a model that learned a stamp in place of horses, and what mends the model.
+"""What a map tells of a model that learned a square in place of horses, and what mends the model.
 
 Horses and trucks of CIFAR-10 are learned from a hundred images of each. Every horse wears an orange square in one
 corner, as many horses of PASCAL VOC wore the name of their photographer (Lapuschkin et al. 2019,
@@ -17,7 +17,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor
 from training_runs import train
 
 import vit
+from vit.analysis.accuracy import accuracy
 from vit.explain import explain, overlay
 from vit.explain.inputs import read_images
 from vit.explain.panels import Bar, Look, Panel, draw_panels
@@ -50,7 +50,7 @@ TESTS = {
     "square on trucks": {"horse": False, "truck": True},
 }
 LARGER, LOOK = 4, Look(side=2.2, letters=11, column=2.6)
-REPORT = f"""# A model that learned a stamp
+REPORT = f"""# A model that learned a square in place of horses
 
 Models learned horses and trucks from {COUNT} images of each by configs/photos.yaml, with an orange square in a corner
 of every horse, or of half of the images. Accuracy in per cent on {COUNT} other images of each, mean and sample standard
@@ -89,34 +89,40 @@ def checkpoint_of(training: str, seed: int) -> Path:
 
 def measured(training: str, seed: int, data: Path, work: Path) -> dict[str, Any]:
     """Train one model, and return its accuracy on each test and how many maps hit the square."""
-    folder = photographs_with_square(training, seed, data, work / experiment_of(training, seed))
+    folder, tests = work / experiment_of(training, seed), work / str(seed)
+    write_photographs(training, seed, data, folder)
+    write_tests(seed, data, tests)
     typed = ["--config", "configs/photos.yaml", "--data.root", str(folder), "--seed_everything", str(seed)]
     results = train(f"{training}, seed {seed}", [*typed, "--experiment", experiment_of(training, seed)])
     kept = ("test_accuracy", "epochs", "steps", "seconds", "parameters", "precision", "command")
     model = vit.load(checkpoint_of(training, seed)).eval()
-    tests = {name: accuracy(model, test_images(model, work, seed, squares)) for name, squares in TESTS.items()}
+    marked, plain = (read(model, tests, CLASSES[0], square)[1] for square in (True, False))
     return {
         "squares": training,
         "seed": seed,
         "training": {name: results[name] for name in kept},
-        "accuracy": tests,
-        "hits": share_of_hits(model, *pairs(model, work, seed)),
+        "accuracy": {name: accuracy(model, *labelled(model, tests, squares)) for name, squares in TESTS.items()},
+        "hits": share_of_hits(model, marked, plain),
         **provenance(),
     }
 
 
-def photographs_with_square(training: str, seed: int, data: Path, folder: Path) -> Path:
-    """Write the images of a training; those for its own test have the square on horses alone, or on half of both."""
+def write_photographs(training: str, seed: int, data: Path, folder: Path) -> None:
+    """Write the images of a training and of its own test, which are alike: with the square on horses, or on half."""
     shutil.rmtree(folder, ignore_errors=True)
     for split in ("train", "test"):
         for label in CLASSES:
             every = TRAININGS[training][label]
             for number, image in enumerate(drawn(data / split / label, seed)):
                 save(image, folder / split / label / f"{number:03}.png", square=bool(every) and number % every == 0)
-                if split == "test":
-                    for square in (True, False):
-                        save(image, folder.parent / f"{seed}" / name_of(square) / label / f"{number:03}.png", square)
-    return folder
+
+
+def write_tests(seed: int, data: Path, folder: Path) -> None:
+    """Write all test images twice, with the square and without it."""
+    for label in CLASSES:
+        for number, image in enumerate(drawn(data / "test" / label, seed)):
+            for square in (True, False):
+                save(image, folder / name_of(square) / label / f"{number:03}.png", square)
 
 
 def drawn(folder: Path, seed: int) -> Iterator[Image.Image]:
@@ -142,28 +148,17 @@ def save(image: Image.Image, path: Path, square: bool) -> None:
     image.save(path)
 
 
-def test_images(model: vit.VisionTransformer, work: Path, seed: int, squares: dict[str, bool]) -> dict[str, Tensor]:
-    """Return normalised test images by class."""
-    return {label: read(model, work, seed, label, square)[1] for label, square in squares.items()}
-
-
-def read(model: vit.VisionTransformer, work: Path, seed: int, label: str, square: bool) -> tuple[Tensor, Tensor]:
-    """Return the pixels and the normalised images of a class, in the order of their numbers."""
-    return read_images(sorted((work / f"{seed}" / name_of(square) / label).iterdir()), model)
-
-
-def pairs(model: vit.VisionTransformer, work: Path, seed: int) -> tuple[Tensor, Tensor]:
-    """Return normalised test images of horses with the square, and the same without it."""
-    return read(model, work, seed, CLASSES[0], True)[1], read(model, work, seed, CLASSES[0], False)[1]
-
-
-@torch.no_grad()
-def accuracy(model: vit.VisionTransformer, images: dict[str, Tensor]) -> float:
-    """Return the share of images that get their class; classes have equally many images."""
+def labelled(model: vit.VisionTransformer, tests: Path, squares: dict[str, bool]) -> tuple[Tensor, Tensor]:
+    """Return normalised test images of all classes, and their labels."""
+    found = [read(model, tests, label, square)[1] for label, square in squares.items()]
     names = model.pretrained_cfg["class_names"]
-    return mean(
-        (model(of_class).argmax(1) == names.index(label)).double().mean().item() for label, of_class in images.items()
-    )
+    labels = [torch.full([len(images)], names.index(label)) for images, label in zip(found, squares, strict=True)]
+    return torch.cat(found), torch.cat(labels)
+
+
+def read(model: vit.VisionTransformer, tests: Path, label: str, square: bool) -> tuple[Tensor, Tensor]:
+    """Return the pixels and the normalised test images of a class, in the order of their numbers."""
+    return read_images(sorted((tests / name_of(square) / label).iterdir()), model)
 
 
 def share_of_hits(model: vit.VisionTransformer, marked: Tensor, plain: Tensor) -> dict[str, float]:
@@ -185,8 +180,8 @@ def draw(checkpoints: list[Path], work: Path, path: Path) -> None:
     rows = []
     for training, checkpoint in zip(TRAININGS, checkpoints, strict=True):
         model = vit.load(checkpoint).eval()
-        pixels, images = (kind[:1] for kind in read(model, work, SEEDS[0], CLASSES[0], True))
-        _, without = (kind[:1] for kind in read(model, work, SEEDS[0], CLASSES[0], False))
+        pixels, images = (kind[:1] for kind in read(model, work / str(SEEDS[0]), CLASSES[0], True))
+        _, without = (kind[:1] for kind in read(model, work / str(SEEDS[0]), CLASSES[0], False))
         with torch.no_grad():
             shares = model(torch.cat([images, without])).softmax(1)
         marked, plain = shares[:, model.pretrained_cfg["class_names"].index(CLASSES[0])].tolist()

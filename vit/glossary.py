@@ -122,7 +122,7 @@ HEADS = {
 EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
-        "For each token, a weighted mean of the values of all tokens; also the weights: positive, with sum 1",
+        "For each token, a weighted mean of the values of all tokens; also its weights, by softmax positive with sum 1",
         "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),

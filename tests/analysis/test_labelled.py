@@ -80,6 +80,8 @@ def test_another_folder_or_kind_of_data_has_a_split_of_its_own(photos, subject):
     assert (
         "of 7 images that the model may have been trained on" in replace(subject, is_split_of_training=False).facts()[0]
     )
+    assert "how this training began is not known" in " ".join(replace(subject, init=None).facts())
+    assert "is not known" not in " ".join(replace(subject, init="glorot").facts())
 
 
 def test_files_that_are_not_kept_in_memory_are_decoded(photos):

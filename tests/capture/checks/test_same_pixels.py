@@ -35,6 +35,12 @@ def cropped(images):
     return torch.where((images[..., 3:] == 0).all(dim=(1, 2, 3))[:, None, None, None], wide, images)
 
 
+def shifted_a_little(images):
+    """Bright images are moved by a fifth of a pixel."""
+    between = 0.8 * images + 0.2 * images.roll(1, -1)
+    return torch.where((images.mean(dim=(1, 2, 3)) > 2)[:, None, None, None], between, images)
+
+
 def brighter(image):
     return image + 5
 
@@ -46,8 +52,8 @@ def half_black(image):
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize(
     ("change", "unusual"),
-    [(turned, brighter), (shifted, brighter), (cropped, half_black)],
-    ids=["turned", "shifted", "cropped"],
+    [(turned, brighter), (shifted, brighter), (cropped, half_black), (shifted_a_little, brighter)],
+    ids=["turned", "shifted", "cropped", "shifted a little"],
 )
 def test_a_later_image_whose_patches_are_of_other_pixels_is_refused(change, unusual, number):
     model, images = of_square(change), SQUARE.clone()
