@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from records import command_line, made, plus_minus, provenance, write_cell
-from training_runs import TrainingError, train
+from training_runs import TrainingError, check_splits, train
 
 import vit
 from vit.runs.folders import newest_checkpoint
@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/, class folders in each")
     options = parser.parse_args(arguments)
+    check_splits(options.data)
     path, work = options.output / "finetune.json", Path("runs/finetune_data")
     source = pretrained(options.data, work)
     failed = 0

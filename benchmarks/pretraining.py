@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from records import command_line, made, plus_minus, provenance, write_cell
-from training_runs import TrainingError, train
+from training_runs import TrainingError, check_splits, train
 
 import vit
 from vit.data import ImageFolder
@@ -65,6 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--shares", nargs="+", type=float, choices=SHARES, default=SHARES, help="of the labels")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES, help="default: all")
     options = parser.parse_args(arguments)
+    check_splits(options.data)
     path, failed, work = options.output / "pretraining.json", 0, Path("runs/pretraining_data")
     for name, measure in cells_of(options.data, work, options.minutes, options.shares, options.objectives):
         known = json.loads(path.read_text()) if path.exists() else {}

@@ -21,6 +21,13 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 FACTS = ("test_accuracy", "seed", "steps", "seconds", "parameters", "command")
 
 
+def check_splits(data: Path) -> None:
+    """End the program if a folder of images has no train/ or no test/."""
+    for split in ("train", "test"):
+        if not (data / split).is_dir():
+            raise SystemExit(f"error: no folder {data / split}: --data names one with train/ and test/")
+
+
 class TrainingError(Exception):
     """A run that failed; the message is one line."""
 

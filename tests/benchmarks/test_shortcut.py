@@ -95,7 +95,7 @@ def test_a_map_hits_if_its_largest_value_is_on_the_square(model, monkeypatch):
 
 
 def test_each_training_is_a_cell_and_an_interrupted_benchmark_is_continued(
-    images, model, tmp_path, monkeypatch, unpadded
+    images, model, tmp_path, monkeypatch, unpadded, capsys
 ):
     given = []
 
@@ -120,3 +120,15 @@ def test_each_training_is_a_cell_and_an_interrupted_benchmark_is_continued(
         assert picture.width > 2 * SIDE * shortcut.LARGER
     main(typed)
     assert len(given) == len(cells)
+
+    def not_here(*_):
+        raise ValueError("no checkpoint")
+
+    monkeypatch.setattr(shortcut, "newest_checkpoint", not_here)  # as in another clone
+    main(typed)
+    assert "the picture is not drawn anew: no checkpoint" in capsys.readouterr().err
+
+
+def test_a_folder_without_splits_ends_in_one_line(tmp_path):
+    with pytest.raises(SystemExit, match=r"error: no folder .*train: --data names one with train/ and test/"):
+        main(["--data", str(tmp_path), "--output", str(tmp_path)])
