@@ -86,7 +86,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             ("2 heads", "16 heads"),
         ),
         (
-            "Attention weights must depend on the image",
+            "Models do better if attention weights depend on the image",
             "Vaswani et al. 2017; Tay et al. 2021 contradict",
             ("8 heads", "positions alone"),
             ("uniform",),

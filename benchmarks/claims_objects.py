@@ -227,7 +227,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             f"{times(of_time(cells, 'before', TOUCHING[0]))} and {times(of_time(cells, 'before', TOUCHING[1]))}",
         },
         {
-            "sentence": "Attention goes to what is rare in an image",
+            "sentence": "Attention goes to what is rare in an image (here it has ink, too)",
             "source": "Bruce and Tsotsos 2005, of human eyes",
             "measured": "rank correlation of attention with rarity (here rare patches have ink), in this image "
             "minus in another: ",

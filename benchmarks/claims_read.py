@@ -121,7 +121,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     reads = min(two) > max(others)  # else nothing was learned
     return [
         {
-            "sentence": "Reading a picture needs cross-attention: one sequence of picture and text does worse",
+            "sentence": "Reading a picture needs cross-attention: one sequence of picture and text learns more slowly",
             "source": "Raffel et al. 2020, table 2, of translations; Wang et al. 2022 contradict for pictures",
             "measured": f"texts read, cross-attention minus one sequence (picture seen both ways): {points(gain)}",
             "control": f"cross-attention: {percent(two)}; one sequence: {percent(one)}, causal {percent(causal)}; "

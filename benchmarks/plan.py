@@ -2,7 +2,8 @@
 
 "memory": three sizes of model train for two steps on invented images of 32 x 32 pixels on the CPU, with and without
 checkpointing, in float32 and bfloat16 autocast, through the Trainer. The profiler counts what is allocated and freed,
-which the plan does not look at. "steps": the plan of each step of docs/scale.md, by its command; nothing is measured.
+which the plan does not look at. PyTorch's MemTracker runs the same steps in a plain loop. "steps": the plan of each
+step of docs/scale.md, by its command; nothing is measured.
 
     python benchmarks/plan.py [--parts memory steps] [--output benchmarks/results]
 """
@@ -20,6 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from records import command_line, made_at, origin, write_cell
 from scale import allocated
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from vit.commands.plan import in_bytes, in_time, make_parser, planned
@@ -64,8 +67,9 @@ REPORT = f"""# What a training will take
 ## Memory, planned and measured
 
 ViTClassifier on images of 32 x 32 pixels in patches of 4, batches of {BATCH}, AdamW, on a CPU. Planned by
-`vit.runs.plan`; measured by PyTorch's profiler over {STEPS} steps of the Trainer: the most that tensors take at one
-time.
+`vit.runs.plan`, which runs a step without memory; measured by PyTorch's profiler over {STEPS} steps of the Trainer: the
+most that tensors take at one time. MemTracker is PyTorch's own counter: it runs the steps, and needs their memory. Both
+differences are to the measured memory.
 """
 
 
@@ -85,8 +89,27 @@ def measured(arguments: dict[str, Any], precision: str) -> int:
         return allocated(train)
 
 
+def tracked(arguments: dict[str, Any], precision: str) -> int:
+    """Return the most bytes that PyTorch's MemTracker counts over the same steps in a plain loop."""
+    torch.manual_seed(0)
+    model = ViTClassifier(**arguments).train()
+    images, labels = torch.randint(256, (BATCH, 3, 32, 32), dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.long)
+    optimizer, tracker = torch.optim.AdamW(model.parameters()), MemTracker()
+    tracker.track_external(model, optimizer, images, labels)
+    with warnings.catch_warnings(), tracker:
+        warnings.simplefilter("ignore")
+        for _ in range(STEPS):
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
+                loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tracker.reset_mod_stats()
+    return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+
+
 def memory_rows() -> Iterator[dict[str, Any]]:
-    """Yield planned and measured bytes of each size, with and without checkpointing, in each precision."""
+    """Yield the bytes of each size, with and without checkpointing, in each precision: planned, measured, tracked."""
     for (name, (width, depth, heads)), checkpointing, precision in itertools.product(
         SIZES.items(), (False, True), ("32-true", "bf16-mixed")
     ):
@@ -96,7 +119,8 @@ def memory_rows() -> Iterator[dict[str, Any]]:
             module = ViTClassifier(**arguments)
         plan = plan_training(module, precision, on_gpu=False)
         setting = {"size": name, "checkpointing": checkpointing, "precision": precision}
-        yield setting | {"planned": plan.memory(BATCH), "measured": measured(arguments, precision)}
+        found = {"planned": plan.memory(BATCH), "measured": measured(arguments, precision)}
+        yield setting | found | {"tracked": tracked(arguments, precision)}
 
 
 def step(command: str) -> dict[str, Any]:
@@ -114,6 +138,8 @@ def memory_table(cell: dict[str, Any]) -> str:
             "planned, MB": f"{row['planned'] / 1e6:,.1f}",
             "measured, MB": f"{row['measured'] / 1e6:,.1f}",
             "difference, %": f"{100 * (row['planned'] / row['measured'] - 1):+.1f}",
+            "MemTracker, MB": f"{row['tracked'] / 1e6:,.1f}",
+            "its difference, %": f"{100 * (row['tracked'] / row['measured'] - 1):+.1f}",
         }
         for row in cell["rows"]
     ]

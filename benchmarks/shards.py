@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -259,7 +260,9 @@ def save_tiny_images(shard: Path, first: int, count: int) -> dict[str, Any]:
     content, index = np.fromfile(shard, dtype=np.uint8), np.load(index_file)
     for place in range(4):
         content[index["offset"] + len(head) + place] = np.arange(first, first + count) >> 8 * place & 255
-    index["digest"] = [digest_of(content[row["offset"] :][: row["size"]]) for row in index]
+    for row in index:
+        image = content[row["offset"] :][: row["size"]]
+        row["digest"], row["crc32"] = digest_of(image), zlib.crc32(image)
     content.tofile(shard)
     np.save(index_file, index)
     return describe_shard(shard)

@@ -197,7 +197,7 @@ def draw(checkpoints: list[Path], work: Path, path: Path) -> None:
             large[0],
             f"horse: {100 * marked:.0f} %",
             f"trained: square {training}",
-            f"without the square: {100 * plain:.0f} %",
+            f"horse without the square: {100 * plain:.0f} %",
         )
         rows.append(
             [photograph, Panel(overlay(large, explain(model, images, METHOD, target=CLASSES[0]))[0], "its map")]
@@ -218,7 +218,7 @@ def table(cells: dict[str, Any]) -> str:
             tests = {name: plus_minus([100 * cell["accuracy"][name] for cell in found], ".1f") + " %" for name in TESTS}
             hits = plus_minus([100 * cell["hits"][METHOD] for cell in found], ".0f")
             chance = plus_minus([100 * cell["hits"]["chance"] for cell in found], ".0f").split()[0]
-            last = {"largest value on the square": f"{hits} % (chance {chance})"}
+            last = {"largest value on the square": f"{hits} % (by chance {chance} %)"}
             rows.append({"square in training": training} | tests | last)
     return markdown_table(rows, right={*TESTS})
 

@@ -43,6 +43,7 @@ def test_attention_of_tokens_to_themselves_has_distance_and_entropy_0_and_full_r
     attn = identity(PATCHES)
     assert measures.attention_distance(attn, GRID, PATCH).item() == 0
     assert measures.attention_entropy(attn).item() == 0
+    assert measures.attention_entropy(torch.ones(1, 1, 1, 1)).item() == 0
     assert measures.confidence(attn).item() == measures.self_mass(attn).item() == 1
     assert measures.sink_score(attn).item() == 1
     values = measures.singular_values(attn)

@@ -20,14 +20,16 @@ def test_a_training_by_the_trainer_takes_what_is_planned(monkeypatch):
     ]
     for row in rows:
         assert row["planned"] == pytest.approx(row["measured"], rel=0.1)
+        assert row["tracked"] == pytest.approx(row["measured"], rel=0.15)
 
 
 def test_the_report_has_both_parts(tmp_path):
     memory = {"size": "48x2", "checkpointing": True, "precision": "32-true", "planned": 9e6, "measured": 10e6}
+    memory["tracked"] = 8e6
     growth = {part: dict.fromkeys(of, ROW) for part, of in GROWTH.items()}
     steps = {"made": MADE, "ladder": dict.fromkeys(LADDER, ROW), "growth": growth}
     text = report({"memory": {"made": MADE, "rows": [memory]}, "steps": steps})
-    assert "| 48x2 | yes | 32-true | 9.0 | 10.0 | -10.0 |" in " ".join(text.split())
+    assert "| 48x2 | yes | 32-true | 9.0 | 10.0 | -10.0 | 8.0 | -20.0 |" in " ".join(text.split())
     assert text.count("vit-attention plan --config digits\n\na line") == len(LADDER)
     draw_growth(growth, tmp_path / "growth.png")
     with Image.open(tmp_path / "growth.png") as picture:

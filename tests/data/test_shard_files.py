@@ -3,6 +3,7 @@
 import json
 import os
 import tarfile
+import zlib
 
 import numpy as np
 import pytest
@@ -124,6 +125,8 @@ def test_the_written_index_is_that_of_the_tar_with_digests(written):
     for column in ("offset", "size", "class", "name"):
         assert index[column].tolist() == scanned[column].tolist()
     assert index["digest"].tolist() == [digest_of(picture(number)) for number in range(5)]
+    assert index["crc32"].tolist() == [zlib.crc32(picture(number)) for number in range(5)]
+    assert (scanned["digest"].tolist(), scanned["crc32"].tolist()) == ([0] * 5, [-1] * 5)
 
 
 def test_names_that_tar_keeps_in_headers_of_their_own_are_found(tmp_path):
@@ -159,6 +162,14 @@ def test_an_index_without_a_byte_counts_as_none(written):
     assert read_index(shard)["offset"].tolist() == scan(shard)["offset"].tolist()
 
 
+def test_an_index_of_an_earlier_version_counts_as_none(written):
+    shard, *_ = written
+    path = shard.with_name(shard.name + INDEX_SUFFIX)
+    np.save(path, np.load(path)[["offset", "size", "digest", "class", "name"]])  # as version 3
+    assert describe_shard(shard) is None
+    assert read_index(shard).tolist() == scan(shard).tolist()
+
+
 @pytest.mark.parametrize("is_indexed", [True, False])
 def test_a_class_that_was_corrected_in_a_shard_is_read_although_its_index_is_older(written, is_indexed):
     shard, *_ = written
@@ -166,7 +177,7 @@ def test_a_class_that_was_corrected_in_a_shard_is_read_although_its_index_is_old
     if not is_indexed:
         index.unlink()
     assert read_index(shard)["class"].tolist() == [b"0", b"1", b"0", b"1", b"0"]
-    digests = read_index(shard)["digest"].tolist()
+    digests = read_index(shard)[["digest", "crc32"]].tolist()
     with tarfile.open(shard) as tar:
         place = tar.getmember("002.cls").offset_data
     content = bytearray(shard.read_bytes())
@@ -174,7 +185,7 @@ def test_a_class_that_was_corrected_in_a_shard_is_read_although_its_index_is_old
     shard.write_bytes(content)
     os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))  # files written at once may have one time
     assert read_index(shard)["class"].tolist() == [b"0", b"1", b"1", b"1", b"0"]
-    assert read_index(shard)["digest"].tolist() == digests
+    assert read_index(shard)[["digest", "crc32"]].tolist() == digests
 
 
 def test_an_image_that_was_changed_in_a_shard_is_noticed_although_the_index_is_older(written):

@@ -430,3 +430,9 @@ def test_reading_keeps_no_graph_of_the_encoder(reader):
 def test_marks_outside_the_vocabulary_are_refused(reader):
     with pytest.raises(ValueError, match=r"end \(13\) is outside the vocabulary of 13"):
         ImageToSequence(reader.encoder, reader.decoder, start=11, end=13)
+
+
+def test_an_encoder_in_training_mode_is_not_read(reader):
+    reader.encoder.train()
+    with pytest.raises(ValueError, match=r"the encoder is in training mode, .*: call \.eval\(\) first"):
+        reader.write(torch.randn(2, 3, 4, 10, dtype=torch.float64))

@@ -1,5 +1,8 @@
 """Patch embedding."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +21,10 @@ BOTH_SIDES = pytest.mark.parametrize(
 def test_one_number_is_both_rows_and_columns():
     assert to_pair(5) == (5, 5)
     assert to_pair((5, 7)) == to_pair([5, 7]) == (5, 7)
+
+
+def test_numbers_of_numpy_are_sizes():
+    assert json.dumps([to_pair(np.int64(5)), to_pair(np.array([5, 7]))]) == "[[5, 5], [5, 7]]"
 
 
 @BOTH_SIDES

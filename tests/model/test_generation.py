@@ -178,6 +178,7 @@ def test_sequences_of_a_decoder_that_has_diverged_are_refused(decoder, prompts):
     broken.blocks[0].mlp.fc1.weight.data[0, 0] = torch.nan
     for write in (
         lambda: sample(broken, *prompts, 4, END, Sampling()),
+        lambda: sample(broken, *prompts, 4, END, Sampling(temperature=1.0)),
         lambda: beam_search(broken, *prompts, 4, END, 3),
     ):
         with pytest.raises(ValueError, match="30 of 30 sequences have a score of NaN: the model has diverged, or over"):

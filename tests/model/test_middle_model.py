@@ -61,6 +61,10 @@ def test_random_draws_depend_on_their_generator(model, pixels):
     assert 0 <= first.min() <= first.max() < COLOURS
 
 
+def test_no_images_are_completed_to_no_images(model, pixels):
+    assert model.complete(pixels[:0]).shape == pixels[:0].shape
+
+
 def test_images_that_do_not_fit_are_refused(model, pixels):
     with pytest.raises(ValueError, match="an image of 3 rows has no middle between rows: give it at least 4"):
         MiddleModel(COLOURS, (3, 4), embed_dim=24, depth=1, num_heads=3)

@@ -253,6 +253,13 @@ def test_attention_over_a_grid_is_not_computed_over_some_of_its_patches(attentio
         model.encode(model.embed(images)[:, :4], positions=keep)
 
 
+@pytest.mark.parametrize("pos_embed", ["learned", "rope"])
+def test_each_token_of_a_patch_needs_a_position(pos_embed):
+    model, images = VisionTransformer(**ON_GRID, pos_embed=pos_embed), torch.randn(2, 3, 6, 10)
+    with pytest.raises(ValueError, match="4 tokens are not 2 and the 3 that have positions: give the position of each"):
+        model.encode(model.embed(images)[:, :4], positions=torch.tensor([[14, 0, 1], [3, 4, 5]]))
+
+
 def test_tokens_of_another_grid_and_rotary_blocks_without_angles_are_refused():
     model = VisionTransformer(**ON_GRID, pos_embed="rope")
     tokens = model.embed(torch.randn(2, 3, 6, 10))

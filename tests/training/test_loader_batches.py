@@ -51,6 +51,7 @@ def test_images_alone_have_no_labels():
         ({"image": IMAGES, "a": LABELS, "b": LABELS}, r"one tensor of labels, and this one has .*: name it label"),
         ("text", "and this one has 0 str"),
         ([], "and this one has nothing"),
+        ((IMAGES[:0], LABELS[:0]), r"no images \(0 \(0, 1, 4, 4\), 1 \(0,\)\): let the loader leave empty batches out"),
     ],
 )
 def test_a_batch_that_does_not_tell_is_refused_with_what_it_has(batch, message):

@@ -61,7 +61,8 @@ def attention_entropy(attn: Tensor) -> Tensor:
     tensor([[1.]])
     """
     entropy = reduce(torch.special.entr(attn), "b h n m -> b h n", "sum")
-    return reduce(entropy / math.log(attn.shape[-1]), "b h n -> b h", "mean")
+    largest = math.log(max(2, attn.shape[-1]))  # of a single key, the entropy is 0
+    return reduce(entropy / largest, "b h n -> b h", "mean")
 
 
 def confidence(attn: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from typing import Any, get_args
 
@@ -111,7 +112,8 @@ class LabelledFiles(ImageDataModule, ABC):
         if image_size is None:
             self.image_size = self.choose_size(found)
         else:
-            self.image_size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+            rows, columns = (image_size, image_size) if isinstance(image_size, Integral) else image_size
+            self.image_size = int(rows), int(columns)
         # We do not take the statistics of the images themselves, which differ between splits: the first linear layer
         # can learn any other scale.
         self.given = mean or [0.485, 0.456, 0.406], std or [0.229, 0.224, 0.225]

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -25,7 +26,8 @@ from vit.support.files import cache_folder, replacing
 from vit.support.printable import list_names, printable
 
 INDEX_SUFFIX = ".index.npy"
-INDEX_VERSION = 3  # of cached indices: raise it when a scan finds or refuses something else than before
+COLUMNS = ("offset", "size", "digest", "crc32", "class", "name")  # of an index
+INDEX_VERSION = 4  # of cached indices: raise it when a scan finds or refuses something else than before
 CLASS_KEYS = ("cls", "label", "class")  # keys of a json file; the first that is there counts
 LABELS = (".cls", ".json")
 AS_JSON = '{"cls": 3}'
@@ -39,11 +41,15 @@ class Member(type(Path())):
 
     Attributes:
         shard: The tar.
-        place: Where its bytes begin in the shard, their number and their digest (0 if it is unknown).
+        place: Where its bytes begin in the shard, and their number.
+        digest: Digest of its bytes, 0 if it is unknown.
+        crc32: Checksum of its bytes, -1 if it is unknown.
     """
 
     shard: Path
-    place: tuple[int, int, int]
+    place: tuple[int, int]
+    digest: int
+    crc32: int
 
     def open(self, *_: Any) -> BinaryIO:
         """Return its bytes as a file.
@@ -51,9 +57,9 @@ class Member(type(Path())):
         Raises:
             ValueError: If they are not those that were written.
         """
-        offset, size, digest = self.place
-        content = _read(self.shard, offset, size)
-        if len(content) < size or digest not in (0, digest_of(content)):
+        content = _read(self.shard, *self.place)
+        # Every read is checked, so by a checksum: a digest would take ten times as long.
+        if len(content) < self.place[1] or self.crc32 not in (-1, zlib.crc32(content)):
             raise ValueError(CHANGED)
         return io.BytesIO(content)
 
@@ -97,10 +103,10 @@ class Members(Sequence[Path]):
         """Return an image, or those of a slice or at the indices of an array."""
         if isinstance(index, slice | np.ndarray):
             return Members(self.shards, self.numbers[index], self.index[index])
-        row = self.index[index]
+        offset, size, digest, crc32, _, name = self.index[index].item()
         shard = self.shards[self.numbers[index]]
-        member = Member(shard, text_of(row["name"]))
-        member.shard, member.place = shard, (int(row["offset"]), int(row["size"]), int(row["digest"]))
+        member = Member(shard, text_of(name))
+        member.shard, member.place, member.digest, member.crc32 = shard, (offset, size), digest, crc32
         return member
 
     @property
@@ -188,16 +194,20 @@ def read_index(shard: Path) -> np.ndarray:
 
 def _with_digests(index: np.ndarray, earlier: np.ndarray | None) -> np.ndarray:
     """Return an index with the digests that an earlier one has of the same images: a scan does not read them."""
+    place, of_content = ["name", "offset", "size"], ["digest", "crc32"]
     if earlier is not None:
-        known = {tuple(row): digest for *row, digest in earlier[["name", "offset", "size", "digest"]].tolist()}
-        index["digest"] = [known.get(tuple(row), 0) for row in index[["name", "offset", "size"]].tolist()]
+        known = dict(zip(earlier[place].tolist(), earlier[of_content].tolist(), strict=True))
+        for row, key in enumerate(index[place].tolist()):
+            if key in known:
+                index["digest"][row], index["crc32"][row] = known[key]
     return index
 
 
 def _load(path: Path) -> np.ndarray | None:
-    """Return an index from a file; None if it cannot be read."""
+    """Return an index from a file; None if it cannot be read, or an earlier version wrote it."""
     with suppress(OSError, ValueError, EOFError):  # the last of a file without a byte, as a full disk leaves it
-        return np.load(path, allow_pickle=False)
+        index = np.load(path, allow_pickle=False)
+        return index if index.dtype.names == COLUMNS else None
     return None
 
 
@@ -212,7 +222,9 @@ def _kept(shard: Path) -> Path:
 
 
 def scan(shard: Path) -> np.ndarray:
-    """Return a row for each image of a shard, (N,): offset, size, digest (0, as unknown), class and name.
+    """Return a row for each image of a shard, (N,): offset, size, digest (0), checksum (-1), class and name.
+
+    Digest and checksum are unknown, as the bytes of images are not read.
 
     Raises:
         ValueError: If the shard is not a whole, uncompressed tar, has two images of one name, or has an example whose
@@ -229,8 +241,8 @@ def scan(shard: Path) -> np.ndarray:
     return _index(rows)
 
 
-def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, bytes, bytes]]:
-    """Yield offset, size, digest, class and name of each image."""
+def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, int, bytes, bytes]]:
+    """Yield offset, size, digest, checksum, class and name of each image."""
     for stem, files in groupby(_files(tar, shard), key=itemgetter(0)):
         image, label, noted, names = None, b"", [], []
         for _, suffix, file in files:
@@ -248,7 +260,7 @@ def _rows(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[int, int, int, by
         if not label and noted:  # beside a .cls, a .json may be about something else
             label = _class_of(*noted[-1])
         if image is not None:
-            yield image.offset_data, image.size, 0, label, os.fsencode(image.name)
+            yield image.offset_data, image.size, 0, -1, label, os.fsencode(image.name)
         elif label or any(why_not_read(Path(name)) != "no image" for name in names):
             raise ValueError(
                 f"{shard} has {list_names(names, 3, printable)}, and no image of this name that is read before or "
@@ -287,10 +299,10 @@ def _class_of(content: bytes, name: str) -> bytes:
     return str(found[0]).encode() if found else b""
 
 
-def _index(rows: Sequence[tuple[int, int, int, bytes, bytes]]) -> np.ndarray:
-    widths = [max((len(row[column]) for row in rows), default=1) or 1 for column in (3, 4)]
-    kinds = ["<i8", "<i8", "<u8", *(f"S{width}" for width in widths)]
-    return np.array(rows, dtype=[*zip(("offset", "size", "digest", "class", "name"), kinds, strict=True)])
+def _index(rows: Sequence[tuple[int, int, int, int, bytes, bytes]]) -> np.ndarray:
+    widths = [max((len(row[column]) for row in rows), default=1) or 1 for column in (4, 5)]
+    kinds = ["<i8", "<i8", "<u8", "<i8", *(f"S{width}" for width in widths)]
+    return np.array(rows, dtype=[*zip(COLUMNS, kinds, strict=True)])
 
 
 def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> dict[str, Any]:
@@ -309,7 +321,7 @@ def write_shard(shard: Path, files: Iterable[tuple[str, Path, int | None]]) -> d
             text = b"" if label is None else str(label).encode()
             _add(tar, name, content)
             place = tar.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            rows.append((place, len(content), digest_of(content), text, os.fsencode(name)))
+            rows.append((place, len(content), digest_of(content), zlib.crc32(content), text, os.fsencode(name)))
             if label is not None:
                 _add(tar, f"{key}.cls", text)
     with replacing(_beside(shard)) as unfinished, unfinished.open("wb") as file:
@@ -326,8 +338,9 @@ def describe_shard(shard: Path) -> dict[str, Any] | None:
         return None
     if index is None:
         return None
-    for offset, size, digest, *_ in index.tolist():
-        if digest_of(content[offset : offset + size]) != digest:
+    for offset, size, digest, crc32, *_ in index.tolist():
+        image = content[offset : offset + size]
+        if digest_of(image) != digest or zlib.crc32(image) != crc32:
             return None
     return {"images": len(index), "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 

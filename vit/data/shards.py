@@ -120,7 +120,7 @@ class Shards(LabelledFiles):
         def same(images: Sequence[Path]) -> list[list[int]]:
             groups: dict[int, list[int]] = {}
             for index, image in enumerate(images):
-                groups.setdefault(image.place[2], []).append(index)
+                groups.setdefault(image.digest, []).append(index)
             return sorted(groups.values())
 
         return find_identical(alike, same)

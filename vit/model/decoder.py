@@ -315,6 +315,8 @@ class ImageToSequence(nn.Module):
         check_positive_int("num_beams", num_beams, "1 is greedy")
         if max_length is not None:
             check_positive_int("max_length", max_length)
+        if self.encoder.training:
+            raise ValueError("the encoder is in training mode, in which it drops at random: call .eval() first")
         context = self.encoder.forward_features(images)
         prompt = torch.full((len(images), 1), self.start, device=images.device)
         steps = self.decoder.max_length if max_length is None else max_length

@@ -4,6 +4,8 @@ Letters in the einops patterns: b batch, n patches, c image channels, h w grid r
 of a patch, m n rows and columns of a resized patch, x y pixels of a patch and its resized one, d embedding channels.
 """
 
+from numbers import Integral
+
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
@@ -24,8 +26,8 @@ def to_pair(size: Size) -> tuple[int, int]:
     >>> to_pair(32), to_pair((24, 32))
     ((32, 32), (24, 32))
     """
-    rows, columns = (size, size) if isinstance(size, int) else size
-    return rows, columns
+    rows, columns = (size, size) if isinstance(size, Integral) else size
+    return int(rows), int(columns)
 
 
 class PatchEmbed(nn.Module):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange, reduce, repeat
 from torch import Tensor, nn
 
 from vit.support.checks import check_non_negative, check_positive_int, check_positive_share
@@ -84,9 +84,14 @@ class Sampling:
         return logits.float().log_softmax(dim=-1)
 
     def choose(self, log_probabilities: Tensor) -> Tensor:
-        """Return a token for each sequence: (B, V) -> (B,)."""
+        """Return a token for each sequence: (B, V) -> (B,).
+
+        Raises:
+            ValueError: If tokens are drawn, and a log-probability is not a number.
+        """
         if not self.temperature:
             return log_probabilities.argmax(dim=-1)
+        check_scores(reduce(log_probabilities, "b v -> b", "sum"))  # multinomial would end the process on a GPU
         precise = most_precise(log_probabilities.device)
         ranked, tokens = log_probabilities.to(precise).sort(dim=-1, descending=True, stable=True)
         # Subtract the largest first: otherwise a tiny temperature would make all values infinite.

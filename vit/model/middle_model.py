@@ -77,7 +77,7 @@ class MiddleModel(PixelModel):
         given, middle = self._parts(pixels)
         prompt = F.pad(rearrange(given, "b r s -> b (r s)").long(), (1, 0), value=self.no_colour)
         sampling = Sampling(temperature, top_k, forbidden=self.no_colour, generator=generator)
-        drawn = sample(self.decoder, prompt, None, middle[0].numel(), None, sampling).tokens
+        drawn = sample(self.decoder, prompt, None, middle.shape[1] * middle.shape[2], None, sampling).tokens
         completed = pixels.long().clone()
         completed[:, self.middle] = rearrange(drawn, "b (r s) -> b r s", s=self.grid[1])
         return completed

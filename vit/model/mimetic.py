@@ -35,10 +35,13 @@ def mimetic_attention(model: nn.Module) -> None:
             continue
         attn = block.attn
         if not attn.mechanism.projected:
-            raise ValueError("init mimetic sets projections, and simplified attention has none: take init glorot")
+            raise ValueError(
+                f"init mimetic sets projections, and {type(attn.mechanism).__name__} has none: take init glorot"
+            )
         if attn.tie_qkv or attn.tie_kv or attn.num_kv_heads != attn.num_heads:
             raise ValueError(
-                "init mimetic sets queries, keys and values of each head, and some are shared: take glorot"
+                f"init mimetic sets queries, keys and values of each head, and tie_qkv ({attn.tie_qkv}), tie_kv "
+                f"({attn.tie_kv}) or num_kv_heads ({attn.num_kv_heads} of {attn.num_heads}) shares some: take glorot"
             )
         if not attn.key_dim == attn.value_dim == attn.embed_dim:
             raise ValueError(

@@ -4,6 +4,7 @@ If a check fails, it raises a ValueError that quotes the values and names a reme
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -228,8 +229,8 @@ def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> set[int]:
     """
     if indices is None:
         return set(range(depth))
-    if isinstance(indices, int):
-        chosen = set(range(depth - indices, depth))
+    if isinstance(indices, Integral):
+        chosen = set(range(depth - int(indices), depth))
     else:
         chosen = {int(i) + depth if i < 0 else int(i) for i in indices}
     if not chosen or not chosen <= set(range(depth)):

@@ -341,6 +341,11 @@ class VisionTransformer(nn.Module):
         if positions is not None:
             check_numbers_of_patches("positions", positions, len(tokens), rows * columns)
             check_takes_some_patches(self.blocks, "positions")
+            if tokens.shape[1] != self.num_prefix_tokens + positions.shape[1]:
+                raise ValueError(
+                    f"{tokens.shape[1]} tokens are not {self.num_prefix_tokens} and the {positions.shape[1]} that have "
+                    "positions: give the position of each token of a patch"
+                )
             angles = None if angles is None else angles[number_tokens(positions, self.num_prefix_tokens)]
         elif tokens.shape[1] != self.num_prefix_tokens + rows * columns:
             raise ValueError(

@@ -25,7 +25,7 @@ def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
     (torch.Size([2, 3, 8, 8]), tensor([4, 5]))
 
     Raises:
-        ValueError: If it is not clear which tensors are images and labels.
+        ValueError: If it is not clear which tensors are images and labels, or there are no images.
     """
     parts = (
         batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, list | tuple) else [batch]))
@@ -37,6 +37,8 @@ def pair_of(batch: Any) -> tuple[Tensor, Tensor | None]:
             f"a batch needs one tensor of images (batch, channels, rows, columns), and this one has {_described(parts)}"
         )
     count = len(tensors[images[0]])
+    if not count:
+        raise ValueError(f"a batch has no images ({_described(parts)}): let the loader leave empty batches out")
     others = [name for name, part in tensors.items() if name != images[0] and part.ndim and len(part) == count]
     labels = [name for name in others if str(name).lower() in LABELS] if len(others) > 1 else others
     if others and len(labels) != 1:

@@ -60,4 +60,4 @@ def _flows_to_inputs(layers: Tensor, token: int) -> list[float]:
     size = (depth + 1) * num_tokens
     graph = sparse.csr_array((capacities.numpy(), (source.int().numpy(), sink.int().numpy())), shape=(size, size))
     inputs = range(depth * num_tokens, size)
-    return [maximum_flow(graph, token, sink).flow_value / UNITS for sink in inputs]
+    return [maximum_flow(graph, token, reached).flow_value / UNITS for reached in inputs]
