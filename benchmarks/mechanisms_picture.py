@@ -35,7 +35,6 @@ OPTIONS = {
     "topk": {"k": 6},
     "window": {"window": 4},
     "neighborhood": {"kernel": 3},
-    "sparse": {"block": 4, "stride": 4},
 }
 
 

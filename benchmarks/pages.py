@@ -283,7 +283,7 @@ def in_plain_pytorch() -> str:
     older = out_of_date(cell for group in groups.values() for cell in group.values())
     ratios = [*inference, *plain_inference(SERVED_BATCH)]
     return (
-        f"Without it, our speed is {span(training, '.2f')} times the best "
+        f"Without it, our speed (192 channels) is {span(training, '.2f')} times the best "
         f"[in training](docs/results.md#speed-beside-other-libraries){older}, {span(ratios, '.2f')} "
         f"[in batches](docs/results.md#fast-inference), and {span(plain_inference(1), '.2f')} for single images."
     )
@@ -679,9 +679,23 @@ def without_labels() -> str:
     note = (
         f"Test accuracy, %; a row takes {tried[0]['minutes']:g} minutes at most; seeds: {listed}. From scratch: the "
         f"best of {len(tried)} trainings of {epochs} epochs, with or without RandAugment, by other training images; "
-        "fine-tunings are chosen likewise."
+        f"fine-tunings are chosen likewise. {lead_of_pretraining(cells)}"
     )
     return f"{pretraining.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
+
+
+def lead_of_pretraining(cells: dict[str, dict[str, Any]]) -> str:
+    """Return how much more accurate fine-tuning is than training from scratch, for each objective and share."""
+    accuracies: dict[tuple[str, float], list[float]] = {}
+    for cell in cells.values():
+        if "training" in cell and "seed" in cell:
+            accuracies.setdefault((cell["row"], cell["share"]), []).append(100 * cell["training"]["test_accuracy"])
+    leads = [
+        f"{row}, {pretraining.label_of(share)}: {welch(found, accuracies['from scratch', share])} points"
+        for (row, share), found in accuracies.items()
+        if row in pretraining.OBJECTIVES
+    ]
+    return f"Fine-tuned minus from scratch (95 %, Welch): {'; '.join(leads)}."
 
 
 def marked_horses() -> str:
@@ -780,7 +794,7 @@ def planned_memory() -> str:
     )
     return (
         f"On a CPU, the planned memory of {len(off)} trainings is between {min(off):+.1f} and {max(off):+.1f} % off "
-        f"the [measured one](../benchmarks/results/plan.md). PyTorch's own MemTracker, which runs the steps, is between "
+        "the [measured one](../benchmarks/results/plan.md). PyTorch's own MemTracker, which runs the steps, is between "
         f"{min(of_tracker):+.1f} and {max(of_tracker):+.1f} % off. {measured_on([cell])}"
     )
 

@@ -125,8 +125,6 @@ PLAIN_IMAGES = f"{QUICK} {PLAIN} --model.lr=2e-3 --model.decay=linear"
 FOR_ALL = "--model.init=glorot --model.patch_drop=0 --model.patch_drop_until=1 --model.compile=false"
 SMALL = f"{QUICK} {FOR_ALL} --model.embed_dim 128 --model.num_heads 8"
 SHAPE = "--model.patch_size 4 --model.embed_dim 96 --model.depth 6 --model.num_heads 3 --model.mlp_ratio 2"
-OF_PACKAGED_MAPS = "--images 50 --mosaic_steps 0 --methods attention rollout value_rollout gradient_rollout relevance"
-OF_PACKAGED_MAPS += " legrad gradcam attnlrp"
 LARGER_SIZES = "--sizes 384x12-p4-32 S16-224 B16-224 --rounds 7"
 
 PARTS: dict[str, Part] = {
@@ -281,7 +279,7 @@ PARTS: dict[str, Part] = {
         "maps of the packaged model",
         file="explanations",
         minutes=6,
-        commands=(f"explanations.py {DATA} --checkpoints cifar10 {OF_PACKAGED_MAPS}",),
+        commands=(f"explanations.py {DATA} --checkpoints cifar10 --images 50 --mosaic_steps 0",),
         cells="cifar10_showcase.*",
         sources=PACKAGED,
         map_scores=("class token",),

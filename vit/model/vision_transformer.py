@@ -58,7 +58,7 @@ class Embedded(NamedTuple):
 
     tokens: Tensor  # (B, prefix + N, D)
     grid: tuple[int, int] | None  # rows and columns of patches; None if some were left out
-    angles: Tensor | None  # of rotary positions, (prefix + N, D / heads), or one for each image
+    angles: Tensor | None  # rotary, (prefix + N, d / 2) of d channels per head, or (B, prefix + N, d / 2)
 
 
 class VisionTransformer(nn.Module):

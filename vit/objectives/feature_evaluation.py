@@ -14,8 +14,8 @@ from vit.objectives.image_rows import ImageRows
 from vit.support.precision import in_double, most_precise
 
 MOST = 5000  # images whose features are compared in pairs; of more, a random sample
-FEWEST = 16  # images; a collapse cannot be told from fewer
-LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features of all images differ by noise alone
+FEWEST = 16  # images; of fewer, no collapse is reported
+LEAST_STD, LEAST_RANK = 0.02, 1.5  # below either, the features count as collapsed
 
 
 def rank_of_features(features: Tensor) -> float:
@@ -77,8 +77,9 @@ class FeatureEvaluation:
         self.loss_sum = torch.zeros((), dtype=precise, device=device)
         self.images = torch.zeros((), dtype=torch.long, device=device)
         self.image_rows = ImageRows()
-        none = torch.zeros(0, device=device)
-        self.image_rows.add(None, none.bool(), features=torch.zeros(0, num_features, device=device), label=none.long())
+        empty = torch.zeros(0, device=device)  # so that an evaluation of no images has all columns
+        features = torch.zeros(0, num_features, device=device)
+        self.image_rows.add(None, empty.bool(), features=features, label=empty.long())
 
     def update(
         self, features: Tensor, losses: Tensor, labels: Tensor, is_real: Tensor, index: Tensor | None = None

@@ -282,7 +282,8 @@ class Objective(LightningModule, ABC):
     def mean_of_counted(self, losses: Tensor, counted: Tensor) -> Tensor:
         """Return the mean of the losses that are counted, over the batches of all processes together.
 
-        Processes count different numbers of tokens, and DDP averages their gradients as if they were equal.
+        DDP averages gradients over processes, which count different numbers of tokens. So each process divides its sum
+        by the mean count.
 
         Args:
             losses: A loss for each token or pixel.

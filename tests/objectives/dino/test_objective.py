@@ -36,13 +36,13 @@ def images():
 def test_the_loss_is_that_of_loops_over_pairs_of_different_views():
     generator = torch.manual_seed(0)
     probabilities = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator).softmax(dim=-1)
-    guesses = torch.randn(5, 3, 7, dtype=torch.float64, generator=generator)
-    found = distillation_losses(probabilities, guesses)
+    student_logits = torch.randn(5, 3, 7, dtype=torch.float64, generator=generator)
+    found = distillation_losses(probabilities, student_logits)
     for image in range(3):
         losses = []
         for teacher in range(2):
             for view in (view for view in range(5) if view != teacher):
-                exponents = [math.exp(guess / STUDENT_TEMPERATURE) for guess in guesses[view, image].tolist()]
+                exponents = [math.exp(guess / STUDENT_TEMPERATURE) for guess in student_logits[view, image].tolist()]
                 logs = [math.log(exponent / sum(exponents)) for exponent in exponents]
                 losses.append(-sum(p * q for p, q in zip(probabilities[teacher, image].tolist(), logs, strict=True)))
         assert len(losses) == 8
@@ -57,11 +57,11 @@ def test_the_loss_of_a_training_is_that_of_centred_and_sharpened_answers_of_the_
     module.centre.copy_(0.1 * torch.randn(7))
     views = module.cut(images)
     normalised = [(view / 255 - 0.5) / 0.5 for view in views]
-    answers = torch.stack([module.network.teacher(view) for view in normalised[:2]])
-    guesses = torch.stack([module.network.student(view) for view in normalised])
-    probabilities = ((answers - module.centre) / TEACHER_TEMPERATURE).softmax(dim=-1)
-    expected = distillation_losses(probabilities, guesses)
-    centre = 0.9 * module.centre + 0.1 * answers.mean(dim=(0, 1))
+    teacher_logits = torch.stack([module.network.teacher(view) for view in normalised[:2]])
+    student_logits = torch.stack([module.network.student(view) for view in normalised])
+    probabilities = ((teacher_logits - module.centre) / TEACHER_TEMPERATURE).softmax(dim=-1)
+    expected = distillation_losses(probabilities, student_logits)
+    centre = 0.9 * module.centre + 0.1 * teacher_logits.mean(dim=(0, 1))
     torch.testing.assert_close(module.view_losses(views, REAL, 0), expected)
     torch.testing.assert_close(module.centre, centre)
 

@@ -1,4 +1,4 @@
-"""DINO: the LightningModule of a student that learns to predict what its teacher says of other views of an image.
+"""DINO: the LightningModule of a student that predicts the teacher's output for other views.
 
 Letters in the einops patterns: g large views, v all views, b images, k prototypes.
 """
@@ -50,17 +50,17 @@ class TeacherAndStudent(nn.Module):
 
 
 class DINO(ViewLearner):
-    """Learns features without labels: a student predicts what its teacher says of other views (Caron et al. 2021).
+    """Learns features without labels: a student predicts the output of its teacher for other views (Caron et al. 2021).
 
-    The teacher is the moving average of the student, and is the model that is evaluated and loaded. Its answer to a
-    view is how near the view is to each prototype. Answers are centred, so that no prototype wins for all images, and
-    sharpened, so that an answer does not spread evenly over the prototypes.
+    The teacher is the moving average of the student, and is the model that is evaluated and loaded. The logits of a
+    view are its cosines with the prototypes. Those of the teacher are centred, so that no prototype wins for all
+    images, and sharpened, so that they do not spread evenly over the prototypes.
 
     Args:
         prototypes: Number of directions that a projected feature is compared with.
         teacher_decay: Weight of the past in the moving average that is the teacher, in [0, 1); it rises to 1 at the end
             of the training.
-        centre_momentum: Weight of the past in the mean of the teacher's answers, which is subtracted from them, in
+        centre_momentum: Weight of the past in the mean of the teacher's logits, which is subtracted from them, in
             [0, 1]; 1 does not centre them, so that the features collapse.
         kwargs: Views, training, and the VisionTransformer that computes the features.
 
@@ -95,26 +95,26 @@ class DINO(ViewLearner):
         return TeacherAndStudent(ProjectedEncoder(encoder, PROJECTION_DIM, self.hparams.prototypes))
 
     def view_losses(self, views: list[Tensor], is_real: Tensor, step: int) -> Tensor:
-        """Return the loss of each image, and move the centre of the answers in training, once for each batch.
+        """Return the loss of each image, and move the centre of the teacher's logits in training, once for each batch.
 
         With ``accumulate_grad_batches``, the centre moves several times between two steps of the teacher.
         """
         with torch.no_grad():
-            answers = self.embed(self.network.teacher, views[: self.views.global_views])
-        guesses = self.embed(self.network.student, views)
+            teacher_logits = self.embed(self.network.teacher, views[: self.views.global_views])
+        student_logits = self.embed(self.network.student, views)
         with torch.autocast(self.device.type, enabled=False):
-            probabilities = ((answers - self.centre) / TEACHER_TEMPERATURE).softmax(dim=-1)
-            losses = distillation_losses(probabilities, guesses)
+            probabilities = ((teacher_logits - self.centre) / TEACHER_TEMPERATURE).softmax(dim=-1)
+            losses = distillation_losses(probabilities, student_logits)
             if self.training:
-                self.move_centre(answers)
+                self.move_centre(teacher_logits)
             elif self.evaluation is not None:
                 self.evaluation.count_prototypes(probabilities[:, is_real])
         return losses
 
     @torch.no_grad()
-    def move_centre(self, answers: Tensor) -> None:
+    def move_centre(self, teacher_logits: Tensor) -> None:
         """Move the centre towards the mean answer of all processes: (G, B, K)."""
-        mean = mean_over_processes(reduce(answers, "g b k -> k", "mean"))
+        mean = mean_over_processes(reduce(teacher_logits, "g b k -> k", "mean"))
         self.centre.lerp_(mean.to(self.centre), 1 - self.hparams.centre_momentum)
 
     def on_train_start(self) -> None:
@@ -180,14 +180,14 @@ class DINO(ViewLearner):
         return 3 * student + self.forward_flop_of_views(self.network.teacher, large, 0)
 
 
-def distillation_losses(probabilities: Tensor, guesses: Tensor) -> Tensor:
+def distillation_losses(probabilities: Tensor, student_logits: Tensor) -> Tensor:
     """Return the mean cross-entropy of each image over all pairs of a large view and another view: -> (B,).
 
     Args:
         probabilities: What the teacher says of the large views, (G, B, K).
-        guesses: Cosines of the student with the prototypes for all views, large ones first, (V, B, K).
+        student_logits: Cosines of the student with the prototypes for all views, large ones first, (V, B, K).
     """
-    logs = (guesses / STUDENT_TEMPERATURE).log_softmax(dim=-1)
+    logs = (student_logits / STUDENT_TEMPERATURE).log_softmax(dim=-1)
     losses = -einsum(probabilities, logs, "g b k, v b k -> g v b")
-    is_other = ~torch.eye(len(probabilities), len(guesses), dtype=torch.bool, device=losses.device)
+    is_other = ~torch.eye(len(probabilities), len(student_logits), dtype=torch.bool, device=losses.device)
     return reduce(losses[is_other], "pair b -> b", "mean")

@@ -157,7 +157,7 @@ class SequenceReader(Objective, EncoderModule):
     def read(self, images: Tensor, num_beams: int = 1) -> Generated:
         """Write the texts of pictures, uint8 or float in [0, 1]: tokens (B, T) with their log-probabilities (B,).
 
-        A text that has no end after ``max_length`` letters gets one letter more.
+        A text that does not end has ``max_length + 1`` tokens.
 
         Raises:
             ValueError: If the reader is in training mode.
