@@ -23,7 +23,7 @@ PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"
 IMAGES = ("horse_0000", "dog_0001", "truck_0000")  # animals and things that a reader recognises at 32 pixels
 METHODS = ("relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
-KINDS = ("why this class?", "any class", "control")  # what the map of a method depends on
+KINDS = ("why this class?", "the same for any class", "control")  # what the map of a method depends on
 ACROSS = 6  # panels of a row of all maps
 LOOK = Look(side=1.92, letters=12, column=1.92)  # letters that a telephone shows
 BAR = Bar("value of a patch, as a share of the largest one on the map", ("0", "0.5", "1"))
@@ -106,7 +106,7 @@ def draw_all() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="A horse by all methods (removal area, if measured; 0 says nothing, more is better)",
+        title="A horse by all methods (removal area; 0 says nothing, more is better)",
         bar=BAR,
         description="All maps of one photograph",
     )

@@ -278,7 +278,7 @@ PARTS: dict[str, Part] = {
     "packaged_maps": Part(
         "maps of the packaged model",
         file="explanations",
-        minutes=6,
+        minutes=22,
         commands=(f"explanations.py {DATA} --checkpoints cifar10 --images 50 --mosaic_steps 0",),
         cells="cifar10_showcase.*",
         sources=PACKAGED,

@@ -38,7 +38,7 @@ MAPS = {
     "legrad": Word(
         "The gradient of what each layer says of the class, with respect to its attention",
         "mean of (ds/dA)+; Bousselham et al. 2025",
-        "Take it to compare: on no model of CIFAR-10 was it clearly above the control edges",
+        "Take it to compare: on no model of CIFAR-10 was it clearly above every control",
     ),
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
