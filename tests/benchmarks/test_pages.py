@@ -122,7 +122,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     least = float(re.search(r"at least (\d\.\d) times as fast", fast)[1])
     assert least <= min(map(float, ratios)) < least + 0.1
     assert re.search(
-        r"batches of 128 \(out-of-date\)\)\. timm's model gains as much\. Without it, our speed is "
+        r"batches of 128 \(out-of-date\)\)\. timm's model gains as much\. Without it, our speed \(192 channels\) is "
         r"[\d.]+ to [\d.]+ times the best \[in training\]\(.*\).*, [\d.]+ to [\d.]+ \[in batches\]\(.*\), and "
         r"[\d.]+ to [\d.]+ for single images",
         fast,
