@@ -12,6 +12,29 @@ def test_only_half_precision_has_the_wider_tolerance(dtype, expected):
     assert tolerance(torch.nn.Identity(), torch.ones(1, dtype=dtype), 1e-4) == expected
 
 
+class OwnParameter(torch.nn.Parameter):
+    """A parameter of an own type."""
+
+
+class Named(torch.nn.Linear):
+    """A layer of a stranger, whose module has a misleading name."""
+
+    __module__ = "quantized_vits"
+
+
+class Quantised(torch.nn.Linear):
+    """A layer of the module of torch's quantised ones, which warn that they will move."""
+
+    __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+
+
+def test_only_quantised_layers_have_the_wider_tolerance():
+    own = torch.nn.Linear(2, 2)
+    own.weight = OwnParameter(own.weight.detach())
+    found = [tolerance(model, torch.ones(1), 1e-4) for model in (own, Named(2, 2), Quantised(2, 2))]
+    assert found == [1e-4, 1e-4, HALF_TOLERANCE]
+
+
 @pytest.mark.parametrize(
     ("usual", "largest"),
     [

@@ -81,7 +81,9 @@ def _watch(
     def keep(call: int, attn: Tensor) -> Tensor:
         if call in calls:
             inside = [tokens.detach().clone() for tokens in entered if tokens is not None and tokens.ndim == 3]
-            found[call] = AttentionOutput(attn, intercepted.values, inside=inside)
+            values = intercepted.values
+            of_heads = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1)  # one set may serve all heads
+            found[call] = AttentionOutput(of_heads, values, inside=inside)
             watch.follow(found[call])
         return attn
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from vit.capture.experiments.moved import units_of
 from vit.capture.interception.intercept import HALF_PRECISION_MODELS
 
+QUANTISED_LAYERS = tuple(f"torch.{place}quantized" for place in ("ao.nn.", "ao.nn.intrinsic.", "nn."))
 HALF_TOLERANCE = 0.05  # of the largest number, after rounding to half precision or to integers
 
 
@@ -14,10 +15,15 @@ def tolerance(model: nn.Module, numbers: Tensor, exact: float) -> float:
 
     The largest number in the batch sets the step size of dynamically quantised layers.
     """
-    is_quantised = any("quantized" in type(module).__module__ for module in model.modules()) or any(
-        type(weights) is not nn.Parameter for weights in model.parameters()
+    return HALF_TOLERANCE if is_quantised(model) or is_half(model, numbers) else exact
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Return whether a model has quantised layers of torch.ao, or weights of a quantised type, as those of torchao."""
+    return any(type(module).__module__.startswith(QUANTISED_LAYERS) for module in model.modules()) or any(
+        not issubclass(type(weights), nn.Parameter) or not (weights.is_floating_point() or weights.is_complex())
+        for weights in model.parameters()
     )
-    return HALF_TOLERANCE if is_quantised or is_half(model, numbers) else exact
 
 
 def allowed_in_logits(model: nn.Module, logits: Tensor, usual: Tensor, share: float) -> Tensor:

@@ -173,6 +173,18 @@ def in_windows(dilated):
     return mix
 
 
+def interleaved(count):
+    """Mix every ``count``-th token, in the place of heads (LongNet, Ding et al. 2023)."""
+
+    def split(x):
+        return x.unflatten(2, (-1, count)).transpose(2, 3).flatten(1, 2)
+
+    def mix(q, k, v):
+        return fused(split(q), split(k), split(v)).unflatten(1, (3, count)).transpose(2, 3).flatten(2, 3)
+
+    return mix
+
+
 class Patches(Around):
     """A model of ours on the patches of square images, without class token."""
 
@@ -196,15 +208,38 @@ SQUARE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0), dty
     [
         (in_windows(dilated=False), "Patches attends within windows or spans that are folded into heads"),
         (in_windows(dilated=True), "Patches attends within windows or spans that are folded into heads"),
+        *((interleaved(count), "attends within windows or spans that are folded into heads") for count in (2, 8)),
         (over_channels, "its attention is over channels"),
     ],
-    ids=["contiguous windows", "dilated windows", "channels"],
+    ids=["contiguous windows", "dilated windows", "every 2nd", "every 8th", "channels"],
 )
 def test_windows_in_heads_and_channels_are_refused_in_the_same_words(mix, words, layers):
     model = Patches(spelled(*layers * [mix], pool="mean")).eval()
     said = refusal_of(capture_attention, model, SQUARE)
     assert words in said
     assert said == refusal_of(examine, model, SQUARE)
+
+
+def test_weights_that_are_multiplied_by_a_matrix_of_the_model_are_refused():
+    matrix = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    model = spelled(lambda q, k, v: (matrix @ logits_between(q, k).softmax(dim=-1)) @ v)
+    with pytest.raises(ValueError, match=r"has values of 1 of \d copies of an image .*, as if a matrix of the model"):
+        capture_attention(model, IMAGES)
+
+
+def test_images_without_pixels_are_refused():
+    with pytest.raises(ValueError, match="images are on the meta device, which holds no pixels: load model and images"):
+        capture_attention(spelled(fused).to("meta"), IMAGES.to("meta"))
+
+
+@pytest.mark.parametrize("method", ["value", "value_rollout"])
+def test_one_set_of_weights_serves_the_values_of_all_heads(method):
+    def shared(q, k):
+        return logits_between(q, k).mean(dim=1, keepdim=True).softmax(dim=-1)
+
+    one = spelled(*2 * [lambda q, k, v: shared(q, k) @ v])
+    each = spelled(*2 * [lambda q, k, v: shared(q, k).expand(-1, 3, -1, -1) @ v])
+    assert_close(explain(one, IMAGES, method), explain(each, IMAGES, method))
 
 
 @pytest.mark.parametrize("mask_ratio", [0.0, 0.75])

@@ -21,7 +21,6 @@ from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.attention.mechanisms import softmax_kernels
 from vit.capture import capture_attention, examine
-from vit.capture.checks.places import STRIPS
 from vit.capture.experiments.halves import COPIES, separating_halves
 from vit.capture.experiments.moved import rounding
 from vit.explain import explain
@@ -468,10 +467,10 @@ def test_the_experiments_are_few_passes_of_few_images():
     model.register_forward_pre_hook(lambda _, args: batches.append(len(args[0])))
     capture_attention(model, IMAGES)
     # Three axes, attention, how far images move the logits, and two plain passes of both images; layers, one image
-    # alone, places; then for each of two, mixing by four pairs of halves, for the other by one, and codes of the
-    # tokens; for the first, the last rows.
-    assert batches == [2, 2, 2, 2, 2, 1, 1, 5, *(5, 5, 5, 5, 6, 11), *(5, 6)]
-    assert (1 + 2 * STRIPS, COPIES) == (5, 5)
+    # alone, places by four halves and three bands; then for each of two, mixing by four pairs of halves, for the other
+    # by one, and codes of the tokens; for the first, the last rows.
+    assert batches == [2, 2, 2, 2, 2, 1, 1, 1 + 4 + 3, *(5, 5, 5, 5, 6, 11), *(5, 6)]
+    assert COPIES == 5
 
 
 @pytest.mark.parametrize("pool", ["cls", "map"])

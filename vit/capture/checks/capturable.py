@@ -67,6 +67,8 @@ def check_pixels(images: Tensor) -> None:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
         )
+    if images.is_meta:
+        raise ValueError("images are on the meta device, which holds no pixels: load model and images to another one")
     if not (finite := images.isfinite()).all():
         raise ValueError(
             f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "

@@ -1,13 +1,14 @@
 """Checks that the tokens that an attention mixes are places in the image, the same ones in every head.
 
-A few strips of pixels are changed. A token of attention over channels responds to all of them. If windows are folded
-into heads, a token is another place in each head, and responds to other strips.
+Halves of the image are changed, and ever narrower bands at its border. A token of attention over channels responds to
+all halves. If windows or spans are folded into heads, a token is another place in each head, and responds to other
+halves or, if the places are neighbours, to other bands.
 
 Letters in the einops patterns: k copies of an image, h heads, m keys, d channels of a head.
 """
 
 import torch
-from einops import reduce
+from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.experiments.moved import changes, noise_like, spread_of
@@ -15,22 +16,24 @@ from vit.capture.parts.patches import find_patches, values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
-STRIPS = 2  # of rows, and as many of columns
-SMALL = 0.05  # a token depends on a strip if its response exceeds this share of its largest one
+BANDS = (4, 8, 16, 32, 64)  # a band has the first of so many parts of the rows, or of the columns
+SMALL = 0.05  # a token depends on a half if its response exceeds this share of its largest one
+LARGE = 0.3  # the widest band within a patch has a response of about 0.7 of the largest one
 NONE = 1e-3  # a response below this share of the largest counts as none
 
 
 def check_places(model: nn.Module, image: Tensor, call: int) -> None:
-    """Check which strips of an image (1, C, H, W) change the values of an attention call.
+    """Check which halves and bands of an image (1, C, H, W) change the values of an attention call.
 
     Raises:
         ValueError: If its tokens are channels or do not depend on the image, or are other places in each head.
     """
-    responses = _responses(model, image, call)
+    halves, bands = _masks(image)
+    responses = _responses(model, image, call, [*halves, *bands])
     if not responses.isfinite().all():
         return
     check_heads(model, responses)
-    by_token = reduce(responses, "k h m -> k m", "max")
+    by_token = reduce(responses[: len(halves)], "k h m -> k m", "max")
     largest = by_token.amax(dim=0)
     moved = largest > NONE * largest.max()
     everywhere = (by_token > SMALL * largest).all(dim=0)
@@ -40,12 +43,12 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
 
 
 def check_heads(model: nn.Module, responses: Tensor) -> None:
-    """Raise a ValueError if the heads respond to different strips: responses (strips, H, M)."""
+    """Raise a ValueError if the heads respond to different parts of the image: responses (parts, H, M)."""
     largest = responses.amax(dim=0)
     alive = largest > NONE * largest.max()
     of_head = responses / largest.clamp(min=torch.finfo(responses.dtype).tiny)
-    # The strips that change a token most in one head change it in no other one.
-    apart = (of_head[:, :, None] == 1) & (of_head[:, None] < NONE) & alive[:, None] & alive[None]
+    # A part that changes a token much in one head does not change it in another one.
+    apart = (of_head[:, :, None] > LARGE) & (of_head[:, None] < NONE) & alive[:, None] & alive[None]
     if apart.any():
         raise ValueError(
             f"{type(model).__name__} attends within windows or spans that are folded into heads (the same pixels "
@@ -62,16 +65,22 @@ def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
     )
 
 
+def _masks(image: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the halves of an image (1, C, H, W) and bands at its border, as masks (1, 1, H, 1) and (1, 1, 1, W)."""
+    halves, bands = [], []
+    for axis, pattern in ((2, "n -> 1 1 n 1"), (3, "n -> 1 1 1 n")):
+        side = image.shape[axis]
+        line = rearrange(torch.arange(side, device=image.device), pattern)
+        halves += [line < side / 2, line >= side / 2]
+        bands += [line < width for width in dict.fromkeys(max(1, side // parts) for parts in BANDS)]
+    return halves, bands
+
+
 @torch.inference_mode(False)
 @torch.no_grad()
-def _responses(model: nn.Module, image: Tensor, call: int) -> Tensor:
-    """Return how much each strip, first those of rows, changes each token in each head: (strips, H, M)."""
-    masks = []
-    for axis in (0, 1):
-        side = image.shape[2 + axis]
-        strip_of = torch.div(torch.arange(side) * min(STRIPS, side), side, rounding_mode="floor")
-        inside = (strip_of == torch.arange(min(STRIPS, side))[:, None]).to(image)
-        masks.append(inside[:, None, :, None] if axis == 0 else inside[:, None, None])
-    changed = torch.cat([image + mask * spread_of(image) * noise_like(image) for mask in masks])
+def _responses(model: nn.Module, image: Tensor, call: int, masks: list[Tensor]) -> Tensor:
+    """Return how much each part of the image changes each token in each head: (parts, H, M)."""
+    noise = spread_of(image) * noise_like(image)
+    changed = torch.cat([image + mask.to(image) * noise for mask in masks])
     values = values_of(model, torch.cat([image, changed]), call)
     return reduce(in_double(changes(values)), "k h m d -> k h m", "max")

@@ -204,6 +204,12 @@ class InterceptAttention(TorchFunctionMode):
                 "image that were passed together: the model passes images in parts, or skips a layer for some, so "
                 f"attention number n is not the same layer for all: {CHOOSE_OTHERS}"
             )
+        if len(self.values) != self.num_images:
+            raise ValueError(
+                f"attention {call} of {type(self.model).__name__} has values of {len(self.values)} of "
+                f"{self.num_images} copies of an image that were passed together, as if a matrix of the model mixes "
+                f"the weights before they mix tokens: {CHOOSE_OTHERS}"
+            )
 
     def _check_batched(self, tensor: Tensor) -> None:
         """Raise a ValueError within ``torch.vmap``, which hides the axis of images."""
