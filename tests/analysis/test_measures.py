@@ -169,3 +169,10 @@ def test_redundancy_is_the_largest_cosine_with_another_head():
 def test_a_grid_larger_than_the_attention_is_refused():
     with pytest.raises(ValueError, match=r"\(1, 1, 15, 15\) is too small for 1 prefix tokens and a grid of 3 x 5"):
         measures.attention_distance(uniform(PATCHES), GRID, PATCH, num_prefix_tokens=1)
+
+
+def test_entropy_is_that_of_each_image_and_head():
+    attn = torch.rand(2, 3, 5, 7, dtype=torch.float64)
+    attn = attn / attn.sum(dim=-1, keepdim=True)
+    expected = -(attn * attn.log()).sum(dim=-1).mean(dim=-1) / math.log(7)
+    torch.testing.assert_close(measures.attention_entropy(attn), expected)
