@@ -245,7 +245,7 @@ RUN = {
     "recall": Word("Of the images of the class, the share that was found"),
     "sensitivity": Word("Of the images of the class, the share that was found"),
     "specificity": Word("Of the images of the other class, the share not taken for this one"),
-    "95 % interval": Word("Of 100 such intervals, 95 contain the true value; here the one of a share", "Wilson 1927"),
+    "95 % interval": Word("Of 100 such intervals, 95 contain the true value", "Wilson 1927"),
     "threshold": Word("The least probability of an image that counts as of the class"),
     "reliability": Word(
         "Of the predictions with a probability, the share that is right: on the diagonal, both are equal"

@@ -10,6 +10,7 @@ from tests.capture.handwritten_attention import expected_attention, fused, logit
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.checks.dependence import Dependents, influential
+from vit.capture.checks.places import parts_of_image
 from vit.capture.parts.trace import trace_forward
 from vit.explain import explain
 
@@ -218,6 +219,27 @@ def test_windows_in_heads_and_channels_are_refused_in_the_same_words(mix, words,
     said = refusal_of(capture_attention, model, SQUARE)
     assert words in said
     assert said == refusal_of(examine, model, SQUARE)
+
+
+class Cropped(Patches):
+    """It sees the centre of the images alone."""
+
+    def forward(self, images):
+        return super().forward(images[..., 6:-6, 6:-6])
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_tokens_of_a_cropped_image_that_are_interleaved_into_heads_are_refused(count):
+    images = torch.randn(2, 3, 20, 20, dtype=torch.float64)
+    assert len(capture_attention(Cropped(spelled(fused, pool="mean")).eval(), images)) == 1
+    with pytest.raises(ValueError, match="attends within windows or spans that are folded into heads"):
+        capture_attention(Cropped(spelled(interleaved(count), pool="mean")).eval(), images)
+
+
+def test_an_image_of_one_line_has_no_empty_half():
+    halves, bands = parts_of_image(torch.zeros(1, 3, 1, 5))
+    assert [int(half.sum()) for half in halves] == [1, 3, 2]
+    assert [int(band.sum()) for band in bands] == [1, 1]
 
 
 def test_weights_that_are_multiplied_by_a_matrix_of_the_model_are_refused():

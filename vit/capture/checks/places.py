@@ -1,8 +1,8 @@
 """Checks that the tokens that an attention mixes are places in the image, the same ones in every head.
 
-Halves of the image are changed, and ever narrower bands at its border. A token of attention over channels responds to
-all halves. If windows or spans are folded into heads, a token is another place in each head, and responds to other
-halves or, if the places are neighbours, to other bands.
+Halves of the image are changed, and ever narrower bands at its middle, which no crop cuts off. A token of attention
+over channels responds to all halves. If windows or spans are folded into heads, a token is another place in each head,
+and responds to other halves or, if the places are neighbours, to other bands.
 
 Letters in the einops patterns: k copies of an image, h heads, m keys, d channels of a head.
 """
@@ -16,9 +16,9 @@ from vit.capture.parts.patches import find_patches, values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
-BANDS = (4, 8, 16, 32, 64)  # a band has the first of so many parts of the rows, or of the columns
+BANDS = (4, 8, 16, 32, 64)  # a band has one of so many parts of the rows, or of the columns
 SMALL = 0.05  # a token depends on a half if its response exceeds this share of its largest one
-LARGE = 0.3  # the widest band within a patch has a response of about 0.7 of the largest one
+LARGE = 0.3  # the widest band within a patch covers a quarter of it or more, and has half of its response
 NONE = 1e-3  # a response below this share of the largest counts as none
 
 
@@ -28,7 +28,7 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
     Raises:
         ValueError: If its tokens are channels or do not depend on the image, or are other places in each head.
     """
-    halves, bands = _masks(image)
+    halves, bands = parts_of_image(image)
     responses = _responses(model, image, call, [*halves, *bands])
     if not responses.isfinite().all():
         return
@@ -65,14 +65,15 @@ def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
     )
 
 
-def _masks(image: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the halves of an image (1, C, H, W) and bands at its border, as masks (1, 1, H, 1) and (1, 1, 1, W)."""
+def parts_of_image(image: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the halves of an image (1, C, H, W) and bands at its middle, as masks (1, 1, H, 1) and (1, 1, 1, W)."""
     halves, bands = [], []
     for axis, pattern in ((2, "n -> 1 1 n 1"), (3, "n -> 1 1 1 n")):
         side = image.shape[axis]
         line = rearrange(torch.arange(side, device=image.device), pattern)
-        halves += [line < side / 2, line >= side / 2]
-        bands += [line < width for width in dict.fromkeys(max(1, side // parts) for parts in BANDS)]
+        halves += [half for half in (line < side / 2, line >= side / 2) if half.any()]  # one line has no second half
+        ends = [side // 2 + max(1, side // parts) for parts in BANDS]
+        bands += [(line >= side // 2) & (line < end) for end in dict.fromkeys(ends)]
     return halves, bands
 
 
