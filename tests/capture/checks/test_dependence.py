@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.architectures import EXACT, of_transformers, randomised
 from tests.capture.handwritten_attention import expected_attention, fused, logits_between, spelled
 from tests.capture.wrapped_model import Around
+from vit import VisionTransformer
 from vit.capture import capture_attention, examine
 from vit.capture.checks.dependence import Dependents, influential
 from vit.capture.checks.places import parts_of_image
@@ -234,6 +235,13 @@ def test_tokens_of_a_cropped_image_that_are_interleaved_into_heads_are_refused(c
     assert len(capture_attention(Cropped(spelled(fused, pool="mean")).eval(), images)) == 1
     with pytest.raises(ValueError, match="attends within windows or spans that are folded into heads"):
         capture_attention(Cropped(spelled(interleaved(count), pool="mean")).eval(), images)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_heads_of_one_channel_that_noise_hardly_moves_by_chance_are_read(seed):
+    torch.manual_seed(seed)
+    vit = VisionTransformer(64, 4, embed_dim=12, depth=1, num_heads=12, mlp_ratio=1).eval()
+    assert capture_attention(vit, torch.randn(1, 3, 64, 64))[0].shape == (1, 12, 257, 257)
 
 
 def test_an_image_of_one_line_has_no_empty_half():
