@@ -886,6 +886,33 @@ def two_axes_in_einsum(layer, q, k, v):
     return torch.einsum("nm,bhmd->bhnd", layer.bias[0, :16, :16].softmax(dim=-1), v)
 
 
+def learned(layer, q, k, v):
+    """Learned weights of each head, by no softmax."""
+    weights = layer.bias[:, :16, :16].exp()
+    return weights / weights.sum(dim=-1, keepdim=True) @ v
+
+
+class OfClass(Layer):
+    """The class token attends to itself and the patches."""
+
+    def forward(self, first, patches):
+        q, k, v = self.split(self.norm1(torch.cat([first, patches], dim=1)))
+        return first + self.proj(self.join(self.mix(self, q[:, :, :1], k, v)))
+
+
+def by_logarithms(layer, q, k, v):
+    return logits_of(q, k).log_softmax(dim=-1).exp() @ v
+
+
+def class_attention(model, images):
+    """As in CaiT: the layers before have patches alone."""
+    patches = model.layers[0](model.patches(images).flatten(2).mT + model.positions[:, 1:])
+    first = model.first.expand(len(images), -1, -1)
+    for layer in model.layers[1:]:
+        first = layer(first, patches)
+    return model.read(first)
+
+
 def scripted():
     return torch.jit.trace(invented(), IMAGES, check_trace=False)
 
@@ -954,6 +981,18 @@ REFUSED = {
     ),
     "images changed in place": (lambda: invented(run=in_place), "writes into the images that it is given"),
     "logits rounded down": (lambda: invented(run=rounded), "is saturated, as by .* rounding"),
+    "learned weights before all others": (
+        lambda: invented(Layer(learned), Layer()),
+        r"mixes tokens in a way .* \(Layer 'layers.0', before number 0",
+    ),
+    "learned weights after all others": (
+        lambda: invented(Layer(), Layer(learned)),
+        r"mixes tokens in a way .* \(Layer 'layers.1', after the last",
+    ),
+    "a second class attention that is not seen": (
+        lambda: invented(Layer(), OfClass(fused), OfClass(by_logarithms), run=class_attention),
+        r"mixes tokens in a way .* \(OfClass 'layers.2', after the last",
+    ),
     "keys and values backwards in the last layer": (
         lambda: invented(Layer(), Layer(backward_keys)),
         "the keys of attention 1, and perhaps its queries",

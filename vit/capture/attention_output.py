@@ -99,7 +99,7 @@ def _watch(
         for module in model.modules():
             hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(leave))
-        hooks.enter_context(watch := _WatchProjection(with_weights, change))
+        hooks.enter_context(watch := WatchProjection(with_weights, change))
         hooks.enter_context(intercepted)
         output = model(images)
     return found, output
@@ -114,7 +114,7 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one.to(other), other, rtol=SAME, atol=SAME * float(other.abs().max()))
 
 
-class _WatchProjection(TorchFunctionMode):
+class WatchProjection(TorchFunctionMode):
     """Finds the linear layer after each attention, the factors that follow it, and what the product is added to.
 
     The sum is replaced by ``change(sum)``.
@@ -128,6 +128,7 @@ class _WatchProjection(TorchFunctionMode):
         self.tensor, self.version = torch.empty(0), 0  # its output, and how often that was changed in place
 
     def follow(self, output: AttentionOutput) -> None:
+        """Expect the projection of an attention next."""
         self._let_go(self.awaited)
         self.awaited, self.projected = output, None
 

@@ -238,6 +238,22 @@ def test_rows_of_a_layer_in_another_order_are_refused_in_the_last_one_too(place)
         capture_attention(invented(*layers), INVENTED_IMAGES)
 
 
+@pytest.mark.parametrize("order", [slice(None), list(reversed(range(16)))], ids=["in order", "backwards"])
+def test_rows_of_the_last_layer_are_found_if_no_module_returns_tokens_after_it(order):
+    def run(model, images):
+        tokens, layer = model.embed(images), model.layers[0]
+        q, k, v = layer.split(tokens)
+        added = layer.join((softmax(q[:, :, order], k) @ v)[:, :, order])
+        return model.head((tokens + added @ layer.proj.weight.mT)[:, 0])
+
+    model = invented(Layer(), run=run)
+    if order == slice(None):
+        assert capture_attention(model, INVENTED_IMAGES)[0].shape == (3, 3, 16, 16)
+    else:
+        with pytest.raises(ValueError, match="queries of attention 0"):
+            capture_attention(model, INVENTED_IMAGES)
+
+
 def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
     assert len(capture_attention(invented(run=backwards), INVENTED_IMAGES)) == 3
     with pytest.raises(ValueError, match="queries of attention 0"):

@@ -320,6 +320,44 @@ def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, met
         explain(invented(Layer(), Gated(way)), INVENTED, method)
 
 
+class After(Layer):
+    """Something changes the tokens after the first sum, or beside the projection of a layer without skip connection."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.adapter = way, nn.Linear(12, 12)
+
+    def forward(self, tokens):
+        mixed = self.join(self.mix(self, *self.split(self.norm1(tokens))))
+        added = self.proj(mixed)
+        steps = {
+            "mean of both": lambda: 0.7 * tokens + 0.3 * (tokens + added),
+            "lerp": lambda: torch.lerp(tokens, tokens + added, self.bias[0, 0, :12].sigmoid()),
+            "second sum": lambda: tokens + added + added,
+            "gate of all channels": lambda: (tokens + added) * tokens.sigmoid(),
+            "adapter without skip": lambda: added + self.adapter(mixed),
+        }
+        tokens = steps[self.way]()
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+@pytest.mark.parametrize("way", ["mean of both", "lerp", "second sum", "gate of all channels", "adapter without skip"])
+def test_what_changes_the_tokens_after_the_first_sum_is_refused(way):
+    model = invented(Layer(), After(way))
+    with pytest.raises(ValueError, match="tokens of layer 1 of Invented move otherwise than the projected values"):
+        explain(model, INVENTED, "value")
+
+
+def test_a_gate_for_each_token_is_none_for_each_channel_of_as_many():
+    model = randomised(of_timm(embed_dim=16, num_heads=2)())
+    gates = torch.linspace(0.5, 2, 16, dtype=torch.float64)
+    model.blocks[1].attn.register_forward_hook(lambda _, __, output: output * gates)
+    explain(model, IMAGES, "value")
+    model.blocks[1].attn.register_forward_hook(lambda _, __, output: (output.mT * gates).mT)
+    with pytest.raises(ValueError, match="tokens of layer 1 of VisionTransformer move otherwise"):
+        explain(model, IMAGES, "value")
+
+
 @pytest.mark.parametrize("kwargs", [{}, {"init_values": 0.1}], ids=str)
 def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kwargs):
     from timm.models.vision_transformer import ParallelScalingBlock

@@ -31,7 +31,8 @@ def check_unmixed(
     """Check that nothing mixes tokens but these attention calls.
 
     Linear mixing is allowed before the first call, as part of the patch embedding, and after the last call, as part of
-    the read-out, such as a mean over tokens. Mixing as weak as rounding is not seen (see ``rounding``).
+    the read-out, such as a mean over tokens, but not by weights of each head, (H, N, N). Mixing as weak as rounding is
+    not seen (see ``rounding``).
 
     Args:
         model: A ViT in eval mode.

@@ -7,6 +7,7 @@ a head or a token, c all other axes, y x rows and columns of patches.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from vit.capture.experiments.moved import changes, rounding
 from vit.capture.interception.followed import tensors
 from vit.capture.interception.head_order import heads_first_calls
 from vit.capture.interception.intercept import InterceptAttention
+from vit.capture.interception.products import MATRIX_PRODUCTS
 from vit.capture.remedy import CHOOSE_OTHERS
 
 LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
@@ -90,7 +92,7 @@ class IdentityPass(TorchFunctionMode):
         self.is_changed = False
         self.layer = -1  # the last that was entered
         self.first: MixingPlace | None = None  # where tokens were mixed first since then
-        self.is_pooled = False  # tokens are gone after an attention of fewer queries
+        self.is_pooled = False  # an attention of fewer queries has made the last tokens
         self.heads_first = bool(heads_first)
         self.intercepted = InterceptAttention(model, self.identity, len(copies), heads_first)
 
@@ -126,7 +128,7 @@ class IdentityPass(TorchFunctionMode):
         if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
             self.is_changed = True
             return self.changed(result)
-        self.look(result)
+        self.look(result, func, args)
         return result
 
     def is_entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> bool:
@@ -151,9 +153,9 @@ class IdentityPass(TorchFunctionMode):
             elif 1 < count < self.num_tokens and channels in self.widths and count not in self.widths:
                 self.lengths.add(count)
 
-    def in_sequence(self, result: Any) -> Any:
+    def in_sequence(self, result: Tensor) -> Tensor:
         """Return a map of patches (K, D, rows, columns), as a convolution makes it, as tokens; all else unchanged."""
-        if not isinstance(result, Tensor) or result.ndim != 4 or result.shape[0] != len(self.copies):
+        if result.ndim != 4 or result.shape[0] != len(self.copies):
             return result
         is_map = result.shape[1] in self.widths and result.shape[2] * result.shape[3] in self.lengths
         return rearrange(result, "k d y x -> k (y x) d") if is_map else result
@@ -178,7 +180,8 @@ class IdentityPass(TorchFunctionMode):
         is_lost = call in self.calls and not self.is_pooled and not self.enter(call) and not self.is_read_out
         if attn.shape[-2] != attn.shape[-1]:
             self.is_pooled |= call in self.calls
-            return attn
+            # Query n sees token n alone, so that the tokens that pool the others depend on one half at most.
+            return torch.eye(*attn.shape[-2:]).to(attn).expand(attn.shape) if call in self.calls else attn
         identity = own_weights(attn.shape[-1]).to(attn).diag()
         if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
             identity = identity * (1 + STEP * rearrange(self.halves(attn, self.num_tokens), "k m -> k 1 1 m"))
@@ -209,14 +212,14 @@ class IdentityPass(TorchFunctionMode):
                 f"{CHOOSE_OTHERS}"
             )
 
-    def look(self, result: Any) -> None:
-        """Record the first result since the last layer in which a token depends on both halves."""
+    def look(self, result: Any, func: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> None:
+        """Record the first result since the last layer in which a token depends on both halves.
+
+        A product with weights of each head for all pairs of tokens is attention, even if these are learned and it is
+        linear.
+        """
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
-        tokens = (
-            None
-            if self.first or self.is_pooled or is_between
-            else _by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
-        )
+        tokens = None if self.first or is_between else self.tokens_of(result)
         if tokens is None:
             return
         allowed = rounding(tokens)
@@ -225,8 +228,33 @@ class IdentityPass(TorchFunctionMode):
             return
         plain, first, second, both = tokens[:4, one & other]
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
+        is_linear = is_linear and not (func in MATRIX_PRODUCTS and any(map(self.are_weights, tensors(args))))
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = MixingPlace(self.active[-1], self.num_results, is_linear)
+
+    def tokens_of(self, result: Any) -> Tensor | None:
+        """Return a result by token, (K, N, everything else), or None if it has no tokens.
+
+        A token that has pooled the others, (K, 1, D) or (K, D), is one token.
+        """
+        if not isinstance(result, Tensor) or not any(True for _ in tensors([result])):  # also if it is nested
+            return None
+        if not result.is_floating_point() or not result.numel() or not result.ndim:
+            return None
+        if not self.is_pooled:
+            return _by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
+        copies, *others = result.shape
+        of_all = self.lengths | {length + 1 for length in self.lengths}  # keys of class attention have one more
+        is_of_pooled = copies == len(self.copies) and not of_all & {*others, prod(others[1:])}
+        return rearrange(result, "k ... -> k 1 (...)") if is_of_pooled else None
+
+    def are_weights(self, factor: Tensor) -> bool:
+        """Return whether a tensor is of heads and two axes of tokens, (..., H, N, N), and the same for all copies."""
+        if factor.ndim < 3 or factor.shape[-1] != factor.shape[-2] or factor.shape[-1] not in self.lengths:
+            return False
+        # Channels of tokens (K, N, D) may be as many as tokens. The first and the last copy are of one image.
+        is_of_copies = len(factor) == len(self.copies) and torch.allclose(factor[0], factor[-1])
+        return not is_of_copies or torch.allclose(factor[0], factor[1])
 
 
 def own_weights(count: int) -> Tensor:
@@ -263,15 +291,13 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
         yield
 
 
-def _by_token(result: Any, copies: int, lengths: set[int], heads_first: bool) -> Tensor | None:
+def _by_token(result: Tensor, copies: int, lengths: set[int], heads_first: bool) -> Tensor | None:
     """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
 
     There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens, unless only its last axis
     keeps the halves apart, as it does in the transpose.
     """
-    if not isinstance(result, Tensor) or not any(True for _ in tensors([result])):  # also if it is nested
-        return None
-    if not result.is_floating_point() or result.ndim < 3 or not result.numel():
+    if result.ndim < 3:
         return None
     axes = [axis for axis, size in enumerate(result.shape) if size in lengths]
     if result.ndim == 3 and result.shape[0] == copies and result.shape[1] in lengths:

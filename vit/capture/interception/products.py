@@ -148,3 +148,4 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.split, Tensor.split), part),
     **dict.fromkeys((torch.chunk, Tensor.chunk, torch.tensor_split, Tensor.tensor_split), part),
 }
+MATRIX_PRODUCTS = [func for func, explicit in FUNCTIONS.items() if explicit in (matrix_product, added_product, einsum)]

@@ -7,19 +7,18 @@ two tokens when all captured attention is the identity.
 Letters in the einops patterns: k images, n tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from vit.capture.checks.mixing import change_halves
 from vit.capture.experiments.halves import is_unmixed, num_copies
 from vit.capture.experiments.moved import are_equal, moved_by_images
+from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.trace import Boundary, Trace
@@ -144,32 +143,6 @@ def pooled_row_fixes_logits(model: nn.Module, pair: Tensor, last: int) -> bool:
     with intercept(model, three, without):
         logits = result_of(model(three))
     return are_equal(logits, moved_by_images(model, pair))
-
-
-class ResultsAfter(TorchFunctionMode):
-    """Numbers the results with three or more axes of functions after an attention call, and passes them to ``change``.
-
-    It is entered after the interception, so that it sees what the model calls and not what the interception does.
-    """
-
-    def __init__(self, call: int, change: Callable[[int, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.call, self.change, self.number = call, change, -1
-
-    def reached(self, call: int) -> None:
-        """Count from 0 once the attention call is reached."""
-        if call == self.call:
-            self.number = 0
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, and pass its result to ``change``."""
-        result = func(*args, **(kwargs or {}))
-        if self.number < 0 or not isinstance(result, Tensor) or result.ndim < 3 or not result.is_floating_point():
-            return result
-        self.number += 1
-        return self.change(self.number, result)
 
 
 def and_first(pair: Tensor) -> Tensor:

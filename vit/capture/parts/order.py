@@ -16,6 +16,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.head_order import intercept
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -80,10 +81,10 @@ def token_orders(
 
 @torch.no_grad()
 def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int) -> None:
-    """Check that row n of the last attention makes token n, where a module returns tokens after it.
+    """Check that row n of the last attention makes token n, if a module or a function returns tokens after it.
 
     Queries that the model multiplies by keys itself are not seen. The rows of sets of tokens are scaled, and the tokens
-    that move are those that they make.
+    that move are those that they make. What functions return counts if no module returns tokens.
 
     Args:
         model: A ViT in eval mode.
@@ -96,31 +97,39 @@ def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int)
     """
     codes = _codes(num_tokens)
     sets = torch.cat([torch.zeros_like(codes[:1]), codes, ~codes])
-    outputs: list[Tensor] = []
+    of_modules: list[Tensor] = []
+    of_functions: list[Tensor] = []
     is_after = False
 
     def scaled(call: int, attn: Tensor) -> Tensor:
         nonlocal is_after
         is_after = call == last
+        results.reached(call)
         if not is_after or attn.shape[-2] != num_tokens:
             return attn
         intercepted.check_all_images(call, attn)
         return attn * (1 + rearrange(sets, "k n -> k 1 n 1").to(attn))
 
-    def leave(_: nn.Module, __: Any, output: Any) -> None:
-        tokens = output[0] if isinstance(output, tuple) and output else output
+    def keep(kept: list[Tensor], tokens: Any) -> None:
         is_whole = isinstance(tokens, Tensor) and tokens.ndim == 3 and tokens.shape[:2] == (len(sets), num_tokens)
         if is_after and is_whole and tokens.is_floating_point():
-            outputs.append(tokens.cpu().double())
+            kept.append(tokens.cpu().double())
 
-    images = image.expand(len(sets), -1, -1, -1)
+    def leave(_: nn.Module, __: Any, output: Any) -> None:
+        keep(of_modules, output[0] if isinstance(output, tuple) and output else output)
+
+    def look(_: int, result: Tensor) -> Tensor:
+        keep(of_functions, result)
+        return result
+
+    images, results = image.expand(len(sets), -1, -1, -1), ResultsAfter(last, look)
     intercepted = intercept(model, images, scaled)
     with ExitStack() as hooks:
         for module in model.modules():
             hooks.enter_context(module.register_forward_hook(leave))
-        with intercepted:
+        with intercepted, results:
             model(images)
-    for tokens in reversed(outputs):
+    for tokens in reversed(of_modules or of_functions):
         moved = reduce((tokens[1:] - tokens[:1]) ** 2, "k m d -> k m", "sum").sqrt()
         sources = _sources(*moved.split(len(codes)), codes)
         if sources is not None and not (sources < 0).all():

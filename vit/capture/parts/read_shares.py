@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.attention import run_intercepted
 from vit.capture.experiments.graph import FollowValues
 from vit.capture.experiments.moved import moved_by_images, two_of
-from vit.capture.parts.last_tokens import ResultsAfter, logits_within
+from vit.capture.experiments.results_after import ResultsAfter
+from vit.capture.parts.last_tokens import logits_within
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.trace import Boundary
 from vit.support.precision import at_least_float32

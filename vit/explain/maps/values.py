@@ -11,6 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
+from vit.capture.checks.added import layer_that_adds_otherwise
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -83,9 +84,7 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
         for boundary in anatomy.parts.layers:
             stack.enter_context(boundary.seen(lambda tokens: residuals.append(tokens.clone())))
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
-    if subject.without_skip is not None:
-        return outputs, residuals
-    for layer, output in enumerate(outputs[: anatomy.depth]):
+    for layer, output in enumerate(outputs[: anatomy.depth] if subject.without_skip is None else []):
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
         if found is None or not any(are_same_tokens(found, tokens) for tokens in streams):
             raise ValueError(
@@ -93,6 +92,13 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
                 "the layer (a norm, a gate or another sum comes first, such as that with an adapter or an MLP), so "
                 "what each patch adds is not known: choose attention, rollout, relevance or occlusion"
             )
+    otherwise = layer_that_adds_otherwise(subject.model, subject.images[:1], anatomy.calls[: anatomy.depth])
+    if otherwise is not None:
+        raise ValueError(
+            f"the tokens of layer {otherwise} of {name} move otherwise than the projected values of its attention (a "
+            "factor, a gate, a second sum or an adapter follows the first sum), so what each patch adds is not known: "
+            "choose attention, rollout, relevance or occlusion"
+        )
     return outputs, residuals
 
 
