@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -441,7 +442,33 @@ def by_einsum(layer, q, k, v):
     return torch.einsum("bhnm,bhmd->bhnd", weights, v)
 
 
+def of_soft_values(layer, q, k, v):
+    """Values of a softmax over channels, which is no attention."""
+    layer.note(lambda: softmax(q, k))
+    return softmax(q, k) @ v.softmax(dim=-1)
+
+
+def in_chunks(layer, q, k, v):
+    """Weights of some queries at a time, joined before they multiply the values."""
+    layer.note(lambda: softmax(q, k))
+    return torch.cat([softmax(some, k) for some in q.split(5, dim=2)], dim=2) @ v
+
+
+class Groups(Layer):
+    """Each token chooses among four experts for each group of channels: a softmax of (images, tokens, groups, 4)."""
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(self.norm1(tokens))
+        normed = self.norm2(tokens)
+        gates = normed.unflatten(-1, (3, 4)).softmax(dim=-1)
+        experts = torch.stack([self.mlp(factor * normed) for factor in (1, 2, 3, 4)], dim=-1).unflatten(2, (3, 4))
+        return tokens + (experts * gates[:, :, :, None]).sum(dim=-1).flatten(2)
+
+
 READ = {
+    "values of a softmax over channels": (lambda: invented(Layer(of_soft_values), Layer(of_soft_values)), cls),
+    "weights in chunks of queries": (lambda: invented(Layer(in_chunks), Layer(in_chunks)), cls),
+    "experts for groups of channels": (lambda: invented(Groups(), Groups()), cls),
     "experts weighed by slices of a softmax": (lambda: invented(Routed(by_einsum), Routed(by_einsum)), cls),
     "heads of a number of their own in each layer": (lambda: invented(Layer(heads=1), Layer(heads=4), Layer()), cls),
     "channels of heads interleaved": (lambda: invented(Interleaved(), Interleaved(fused)), cls),
@@ -917,7 +944,16 @@ def scripted():
     return torch.jit.trace(invented(), IMAGES, check_trace=False)
 
 
+def biased_by_torch(layer, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(16, 16))
+
+
 REFUSED = {
+    "a softmax over the channels of queries": (
+        lambda: invented(Layer(lambda layer, q, k, v: softmax(q.softmax(-1), k) @ v)),
+        "or takes a softmax over channels: 2 images gave attention",
+    ),
+    "a mask of a type of its own": (lambda: invented(Layer(biased_by_torch)), "the attn_mask is a CausalBias, whose"),
     "cross-attention to learned tokens": (lambda: invented(run=cross), "to other tokens in some layers"),
     "two streams": (lambda: invented(Layer(), Layer(), run=streams), "attentions side by side"),
     "tokens sorted by their content": (

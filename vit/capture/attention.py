@@ -14,7 +14,7 @@ from vit.capture.checks.places import check_places
 from vit.capture.checks.steady import check_images_unchanged, check_independent, check_logits_unchanged, repeated
 from vit.capture.experiments.graph import graph_alone
 from vit.capture.experiments.moved import differentiable, moved_by_images, two_of
-from vit.capture.interception.head_order import intercept
+from vit.capture.interception.head_order import forget_head_order, intercept
 from vit.capture.interception.intercept import Edit
 from vit.capture.interception.kernels import count_kernels
 from vit.capture.parts.logits import result_of
@@ -59,6 +59,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             mixes tokens, if the order of tokens cannot be found in a layer or differs between two images, or if the
             model writes into the images.
     """
+    forget_head_order(model)
     images = differentiable(images)
     given = images.detach().clone()
     attentions = capture_unchecked(model, images)
@@ -200,8 +201,11 @@ def run_with_values(
             model,
             f"of shape {intercepted.unseen[0]}, in windows, with axes of its own, or without those of images and heads",
         )
-    if intercepted.followed.unused:
-        shape = next(iter(intercepted.followed.unused.values()))
+    keys = {shape[-1] for shape in shapes}
+    # A softmax over anything else, such as channels or experts, mixes no tokens, or ``check_unmixed`` finds it.
+    over_keys = [shape for shape in intercepted.followed.unused.values() if not keys or shape[-1] in keys]
+    if over_keys:
+        shape = over_keys[0]
         product = "neither a matrix product nor an einsum of two tensors that names each axis"
         raise _unseen(model, f"a softmax of shape {shape}: {product} multiplies values (B, H, M, d) by it")
     if not shapes:
@@ -238,7 +242,8 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
         return
     raise ValueError(
         f"{type(model).__name__} attends within windows or chunks, to a coarser grid, to several images at once, to "
-        "other tokens in some layers, or with axes in another order than (images, heads, queries, keys): "
+        "other tokens in some layers, with axes in another order than (images, heads, queries, keys), or takes a "
+        "softmax over channels: "
         f"{len(images)} images gave attention of shape {tuple(shapes[-1])}, and {tuple(first)} in the first layer. The "
         "maps of such layers do not multiply, as in Swin and other hierarchies: use scaled_dot_product_attention over "
         f"whole images, or {CHOOSE_OTHERS}"

@@ -106,7 +106,9 @@ def _watch(
 
 
 def are_same_tokens(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors hold the same tokens, (B, N, D) or (N, B, D) -> (B, N, D)."""
+    """Return whether two tensors hold the same tokens: (B, N, D), (N, B, D) or (B * N, D), and (B, N, D)."""
+    if other.ndim == 3 and one.shape == (other.shape[0] * other.shape[1], other.shape[2]):
+        one = rearrange(one, "(b n) d -> b n d", b=len(other))
     if one.ndim == 3 and one.shape != other.shape:
         one = rearrange(one, "n b c -> b n c")
     if one.shape != other.shape:

@@ -187,6 +187,18 @@ def test_a_projection_that_is_called_by_keywords_is_read():
         assert_close(explain(by_name, INVENTED, method), explain(plain, INVENTED, method), **EXACT)
 
 
+def test_tokens_of_all_images_in_one_axis_have_the_values_of_tokens_in_two():
+    class InOneAxis(Layer):
+        def forward(self, tokens):
+            mixed = self.join(self.mix(self, *self.split(self.norm1(tokens))))
+            summed = tokens.flatten(0, 1) + self.proj(mixed.flatten(0, 1))
+            return (summed + self.mlp(self.norm2(summed))).view_as(tokens)
+
+    for method in ("value", "value_rollout"):
+        found, expected = (explain(invented(of(), of()), INVENTED, method) for of in (InOneAxis, Layer))
+        assert_close(found, expected, **EXACT)
+
+
 def test_shared_layers_with_an_adapter_beside_the_projection_are_refused():
     class Adapted(Layer):
         def attend(self, tokens):

@@ -25,7 +25,7 @@ from vit.capture.tolerance import tolerance
 STRENGTH = 100.0  # of the changed weights, since LayerScale may begin at 1e-5
 LITTLE = 1e-3  # of what is expected: tokens that move less have not moved
 MEASURABLE, UNITS = 1e3, 16  # roundings of the largest token: what is expected must exceed, what a sum may have
-TAKES_TOKENS = (F.linear, F.layer_norm, F.rms_norm)
+TAKES_TOKENS = (F.linear, F.layer_norm, F.rms_norm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
 @torch.no_grad()
@@ -98,16 +98,18 @@ class _FirstMoves(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def look(self, tokens: Any) -> None:
-        """Compare tokens (K, N, C) or (N, K, C), if they are the first that move."""
+        """Compare tokens (K, N, C), (N, K, C) or (K * N, C), if they are the first that move."""
         if self.output is None or self.output.projection is None or self.agree[self.layer] is not None:
             return
         expected = self.expected()
-        if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[-1] != expected.shape[-1]:
+        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != expected.shape[-1]:
             return
         count, num_tokens = len(self.calls) + 1, len(expected)
-        if tokens.shape[:2] == (num_tokens, count) and count != num_tokens:
+        if tokens.shape[:-1] == (count * num_tokens,):
+            tokens = rearrange(tokens, "(k n) c -> k n c", k=count)
+        if tokens.shape[:-1] == (num_tokens, count) and count != num_tokens:
             tokens = rearrange(tokens, "n k c -> k n c")
-        if tokens.shape[:2] != (count, num_tokens):
+        if tokens.shape[:-1] != (count, num_tokens):
             return
         moved, largest = (tokens[self.layer + 1] - tokens[0]).to(expected), float(expected.abs().max())
         rounding = torch.finfo(tokens.dtype).eps * float(tokens.abs().max())

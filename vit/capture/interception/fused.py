@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange, repeat
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.attention.functional import attention_logits
 from vit.attention.masks import mask_logits, softmax_or_zeros
@@ -48,6 +48,11 @@ def scaled_dot_product(
         raise ValueError(
             "attention over nested tensors cannot be seen: give images of one size to a model that pads their tokens "
             "instead of nesting them"
+        )
+    if attn_mask is not None and type(attn_mask) not in (Tensor, nn.Parameter):
+        raise ValueError(
+            f"the attn_mask is a {type(attn_mask).__name__}, whose numbers cannot be read: give a tensor, such as "
+            "torch.ones(N, M, dtype=torch.bool).tril() for causal attention"
         )
     if query.ndim == 3 and mode.splits_by_image(query):
         axes = mode.first_axis

@@ -130,6 +130,19 @@ def part(mode: "InterceptAttention", func: Callable[..., Any], input: Tensor, *a
     return taken
 
 
+def joined(mode: "InterceptAttention", func: Callable[..., Tensor], parts: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Join tensors. Weights of some queries after those of others are still weights."""
+    whole = func(parts, *args, **kwargs)
+    known = [mode.followed.known.get(part) for part in tensors([parts])]
+    dim = args[0] if args else kwargs.get("dim", 0)
+    if all(known) and dim in (-2, whole.ndim - 2) and all(len(part) == len(whole) for part in parts):
+        softmaxes = frozenset().union(*(weights.softmaxes for weights in known))
+        mode.followed.known[whole] = Weights(tuple(whole.shape[-2:]), softmaxes)
+    else:
+        mode.followed.follow(whole, (parts,))
+    return whole
+
+
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.softmax: softmax,
     torch.softmax: softmax,
@@ -146,6 +159,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.baddbmm: added_product,
     torch.einsum: einsum,
     **dict.fromkeys((Tensor.__getitem__, torch.narrow, Tensor.narrow, torch.split, Tensor.split), part),
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), joined),
     **dict.fromkeys((torch.chunk, Tensor.chunk, torch.tensor_split, Tensor.tensor_split), part),
 }
 MATRIX_PRODUCTS = [func for func, explicit in FUNCTIONS.items() if explicit in (matrix_product, added_product, einsum)]
