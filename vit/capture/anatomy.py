@@ -18,7 +18,6 @@ from vit.capture.checks.mixing import check_unmixed
 from vit.capture.checks.places import check_places, no_patches_error
 from vit.capture.checks.steady import check_logits_unchanged
 from vit.capture.experiments.moved import moved_by_images, two_of
-from vit.capture.interception.head_order import forget_head_order
 from vit.capture.parts.footprint import find_cells
 from vit.capture.parts.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.parts.logits import result_of
@@ -307,7 +306,6 @@ def examine(
     """
     check_pixels(images)
     check_capturable(model)
-    forget_head_order(model)
     pair = two_of(images)
     image = pair[:1]
     trace, calls, num_calls = _check_passes(model, pair)

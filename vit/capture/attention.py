@@ -14,7 +14,7 @@ from vit.capture.checks.places import check_places
 from vit.capture.checks.steady import check_images_unchanged, check_independent, check_logits_unchanged, repeated
 from vit.capture.experiments.graph import graph_alone
 from vit.capture.experiments.moved import differentiable, moved_by_images, two_of
-from vit.capture.interception.head_order import forget_head_order, intercept
+from vit.capture.interception.head_order import intercept
 from vit.capture.interception.intercept import Edit
 from vit.capture.interception.kernels import count_kernels
 from vit.capture.parts.logits import result_of
@@ -59,7 +59,6 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
             mixes tokens, if the order of tokens cannot be found in a layer or differs between two images, or if the
             model writes into the images.
     """
-    forget_head_order(model)
     images = differentiable(images)
     given = images.detach().clone()
     attentions = capture_unchecked(model, images)

@@ -90,17 +90,6 @@ def test_maps_of_heads_that_come_first_are_those_of_images_that_come_first():
         assert_close(explain(one, IMAGES, method), explain(other, IMAGES, method), **EXACT)
 
 
-def test_an_order_that_a_setting_changes_is_found_anew():
-    model = randomised(Flat(images_first))
-    before = [attn.detach() for attn in capture_attention(model, IMAGES)]
-    model.split = heads_first
-    assert_close([attn.detach() for attn in capture_attention(model, IMAGES)], before, **EXACT)
-    assert heads_first_calls(model, IMAGES) == {0, 1}
-    model.split = images_first
-    assert examine(model, IMAGES).grid == (3, 5)
-    assert heads_first_calls(model, IMAGES) == frozenset()
-
-
 class SkipsForOne(Flat):
     """Flat layers, of which a single image passes the first alone."""
 

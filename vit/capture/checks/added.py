@@ -24,7 +24,7 @@ from vit.capture.tolerance import tolerance
 
 STRENGTH = 100.0  # of the changed weights, since LayerScale may begin at 1e-5
 LITTLE = 1e-3  # of what is expected: tokens that move less have not moved
-MEASURABLE, UNITS = 1e3, 16  # roundings of the largest token: what is expected must exceed, what a sum may have
+MEASURABLE = 1e4  # units of rounding of the largest token, which what is expected must exceed
 TAKES_TOKENS = (F.linear, F.layer_norm, F.rms_norm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
@@ -56,7 +56,7 @@ class _FirstMoves(TorchFunctionMode):
     """Compares the first tokens that move after each attention with what its output says.
 
     Attributes:
-        agree: For each layer whether the tokens move as expected; None if none were seen.
+        agree: For each layer whether the tokens move as expected; None if none were seen, or rounding hides it.
     """
 
     def __init__(self, model: nn.Module, calls: Sequence[int]) -> None:
@@ -65,11 +65,11 @@ class _FirstMoves(TorchFunctionMode):
         self.watch = WatchProjection(with_weights=True, change=self.begin_anew)
         self.agree: list[bool | None] = [None] * len(calls)
         self.output: AttentionOutput | None = None  # of the last layer
-        self.layer = -1
+        self.layer, self.is_seen = -1, False  # whether its first tokens that move were seen
 
     def edit(self, call: int, attn: Tensor, values: Tensor) -> Tensor:
         """Change the weights of one copy."""
-        self.output = None
+        self.output, self.is_seen = None, False
         if call in self.calls:
             self.layer = self.calls.index(call)
             attn = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1).clone()
@@ -80,7 +80,7 @@ class _FirstMoves(TorchFunctionMode):
 
     def begin_anew(self, tokens: Tensor) -> Tensor:
         """Forget what was taken before the sum with the skip connection."""
-        self.agree[self.layer] = None
+        self.agree[self.layer], self.is_seen = None, False
         return tokens
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -99,22 +99,24 @@ class _FirstMoves(TorchFunctionMode):
 
     def look(self, tokens: Any) -> None:
         """Compare tokens (K, N, C), (N, K, C) or (K * N, C), if they are the first that move."""
-        if self.output is None or self.output.projection is None or self.agree[self.layer] is not None:
+        if self.output is None or self.output.projection is None or self.is_seen:
             return
-        expected = self.expected()
-        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != expected.shape[-1]:
+        count, num_tokens, channels = len(self.calls) + 1, self.output.attn.shape[-2], len(self.output.projection)
+        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
             return
-        count, num_tokens = len(self.calls) + 1, len(expected)
         if tokens.shape[:-1] == (count * num_tokens,):
             tokens = rearrange(tokens, "(k n) c -> k n c", k=count)
         if tokens.shape[:-1] == (num_tokens, count) and count != num_tokens:
             tokens = rearrange(tokens, "n k c -> k n c")
         if tokens.shape[:-1] != (count, num_tokens):
             return
+        expected = self.expected()
         moved, largest = (tokens[self.layer + 1] - tokens[0]).to(expected), float(expected.abs().max())
-        rounding = torch.finfo(tokens.dtype).eps * float(tokens.abs().max())
-        if largest > MEASURABLE * rounding and float(moved.abs().max()) > LITTLE * largest:
-            allowed = tolerance(self.model, tokens, SAME) * largest + UNITS * rounding
+        if float(moved.abs().max()) <= LITTLE * largest:
+            return
+        self.is_seen = True
+        if largest > MEASURABLE * torch.finfo(tokens.dtype).eps * float(tokens[0].abs().max()):
+            allowed = tolerance(self.model, tokens, SAME) * largest
             self.agree[self.layer] = bool(((moved - expected).abs() <= allowed).all())
 
     def expected(self) -> Tensor:

@@ -52,11 +52,6 @@ def share_head_order(model: nn.Module, copied: nn.Module) -> None:
         HEADS_FIRST_CALLS[copied] = HEADS_FIRST_CALLS[model]
 
 
-def forget_head_order(model: nn.Module) -> None:
-    """Find the result of ``heads_first_calls`` anew: a setting of the model may have changed its attention."""
-    HEADS_FIRST_CALLS.pop(model, None)
-
-
 @torch.no_grad()
 def _heads_first(model: nn.Module, image: Tensor, flat: Sequence[int]) -> frozenset[int]:
     """Return which of the calls with three axes have the heads first."""
