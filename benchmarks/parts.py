@@ -108,6 +108,7 @@ def accuracy_of(recipe: str, minutes: int, options: str = "", trains: tuple[str,
 
 
 # Parts of commands and of trainings.
+OBJECTIVES = ("mae", "sigreg", "dino")  # without labels
 DATA = "--data {data}"
 QUICK, DIGITS = "--config configs/cifar10_quick.yaml", "--config configs/digits.yaml"
 HOUR = f"--config configs/cifar10.yaml {IMAGES}"
@@ -242,21 +243,34 @@ PARTS: dict[str, Part] = {
         commands=(f"shortcut.py {DATA}",),
         training=always("--config configs/photos.yaml"),
     ),
-    "pretraining": Part(
-        "learning without labels, then from few",
+    "few_labels": Part(
+        "learning from few labels alone",
         file="pretraining",
-        minutes=600,
-        commands=(f"pretraining.py {DATA}",),
+        minutes=300,
+        commands=(f"pretraining.py {DATA} --objectives",),
+        cells="(chosen from|from scratch|untrained), [0-9].*",
         operations=("training",),
-        sources=(*STEP, *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+        sources=STEP,
     ),
+    **{
+        f"pretraining_{name}": Part(
+            f"learning without labels by {name}, then from few",
+            file="pretraining",
+            minutes=300,
+            commands=(f"pretraining.py {DATA} --objectives {name}",),
+            cells=f"(chosen from, )?{name}, .*",
+            operations=("training",),
+            sources=(*STEP, f"vit/objectives/{name}/*.py"),
+        )
+        for name in OBJECTIVES
+    },
     "pretrained_maps": Part(
         "maps of encoders that learned without labels",
         file="pretrained_maps",
         minutes=80,
         commands=("pretrained_maps.py",),
         operations=("training",),
-        sources=("vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in ("mae", "sigreg", "dino"))),
+        sources=("vit/data/planted.py", *(f"vit/objectives/{name}/*.py" for name in OBJECTIVES)),
     ),
     "explanations": Part(
         "all kinds of map on three trainings",

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/, class folders in each")
     parser.add_argument("--minutes", type=float, default=30.0, help="time of a row: pretraining and fine-tuning")
     parser.add_argument("--shares", nargs="+", type=float, choices=SHARES, default=SHARES, help="of the labels")
-    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES, help="default: all")
+    parser.add_argument("--objectives", nargs="*", choices=OBJECTIVES, default=OBJECTIVES, help="default: all")
     options = parser.parse_args(arguments)
     check_splits(options.data)
     path, failed, work = options.output / "pretraining.json", 0, Path("runs/pretraining_data")
