@@ -58,7 +58,7 @@ reproduce: $(VENV)/installed-test
 	$(BIN)/python benchmarks/reproduce.py $(PART) $(if $(DATA),--data $(DATA))
 
 notebook: $(VENV)/installed-notebook
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/attention_from_scratch.ipynb
 
 site: $(VENV)/installed-site
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site . build/site

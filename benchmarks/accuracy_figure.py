@@ -27,7 +27,7 @@ NAMES = {
     "cifar10_night_overlap": "2.4 hours",
     "cifar10_showcase": "packaged",
     "timm ViT 96x6, torchvision loader, AdamW, 10 min": "timm's model, AdamW, ten minutes",
-    "timm ViT 96x6, strongest recipe, 10 min": "timm's model, our strongest recipe for it",
+    "timm ViT 96x6, strongest recipe, 10 min": "timm's model, the strongest recipe found",
 }
 FIRST_STAGES = ("cifar10_45_minutes", "cifar10_night")  # of recipes that have points
 ACCURACIES = [20, 40, 50, 60, 70, 75, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99]

@@ -43,7 +43,7 @@ TRAININGS = {
     "digits.*": "handwritten digits, half a minute",
     "cifar10_quick": "CIFAR-10, ten minutes",
     "timm ViT 96x6, torchvision loader.*": "timm's model, AdamW and torchvision's loader, ten minutes",
-    "timm ViT 96x6, strongest.*": "timm's model, our strongest recipe for it, ten minutes",
+    "timm ViT 96x6, strongest.*": "timm's model, the strongest recipe found, ten minutes",
     "cifar10": "CIFAR-10, one hour",
     "cifar10_overlap": "CIFAR-10, one hour, overlapping patches at the end",
     "cifar10_night_overlap": "CIFAR-10, 2.4 hours, wider, overlapping at the end",
@@ -68,7 +68,7 @@ REMOVED = ("removal area (tokens)", "removal area (pixels)", "SaCo", "ms per ima
 FOUND = ("digit among digits, %", "mosaic quarter, %", "the same, trained on mosaics, %")
 # Rows of TRAININGS that are compared with the ten-minute recipe, by what README calls them.
 BASELINES = {
-    TRAININGS["timm ViT 96x6, strongest.*"]: "our strongest recipe for it",
+    TRAININGS["timm ViT 96x6, strongest.*"]: "the strongest recipe found for it",
     TRAININGS["timm ViT 96x6, torchvision loader.*"]: "AdamW and torchvision's loader",
 }
 
@@ -251,11 +251,13 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size has {' It has '.join(baselines())}",
-        "**It is fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
+        f"minutes on two CPU cores. timm's model of the same size has {' It has '.join(baselines())} The recipe makes "
+        "the difference.",
+        "**One call makes it fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
         f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
-        f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). timm's model "
-        f"gains as much. {in_plain_pytorch()}",
+        f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model has it, too. "
+        f"Without it, [single images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times the "
+        "best speed.",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         "without the others, it should stay. The two probabilities differ by "
         f"{in_points(drop['relevance'])} points for `relevance`, by {in_points(drop[control])} for the best control "
@@ -274,19 +276,6 @@ def in_points(interval: Sequence[float]) -> str:
     """
     value, low, high = (f"{100 * number:z.0f}" for number in interval)
     return f"{value} ({low} to {high})"
-
-
-def in_plain_pytorch() -> str:
-    """Return the speed of models that are not optimised, over that of the fastest other library, in sentences."""
-    groups = {mode: group for (size, mode), group in throughputs().items() if size == SERVED}
-    training, inference = (speedups(groups[mode], "ours").values() for mode in ("training", "inference"))
-    older = out_of_date(cell for group in groups.values() for cell in group.values())
-    ratios = [*inference, *plain_inference(SERVED_BATCH)]
-    return (
-        f"Without it, our speed (192 channels) is {span(training, '.2f')} times the best "
-        f"[in training](docs/results.md#speed-beside-other-libraries){older}, {span(ratios, '.2f')} "
-        f"[in batches](docs/results.md#fast-inference), and {span(plain_inference(1), '.2f')} for single images."
-    )
 
 
 def plain_inference(batch: int) -> list[float]:
