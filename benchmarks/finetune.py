@@ -155,8 +155,8 @@ def table(cells: dict[str, Any]) -> str:
             }
             scratch = {seed: scratch_of(cells, count, seed) for seed in found}
             gains = [value - scratch[seed] for seed, value in found.items() if scratch[seed] is not None]
-            columns[f"{count} images of a class"] = plus_minus(list(found.values()), ".1f")
-            columns[f"gain, {count} images"] = "" if "scratch" in name else interval(gains)
+            columns[f"accuracy, {count} images of a class, %"] = plus_minus(list(found.values()), ".1f")
+            columns[f"gain, {count} images, points"] = "" if "scratch" in name else interval(gains)
         rows.append(columns)
     return markdown_table(rows)
 

@@ -93,7 +93,7 @@ def table(results: dict[str, Any]) -> str:
     for name, cell in results["ranges"].items():
         seconds = cell["seconds"]
         least = seconds["packed (`forward_mixed`)"]
-        row = {"sides": name, "sizes": str(cell["sizes"])}
+        row = {"sides": name, "different sizes": str(cell["sizes"])}
         row |= {way: f"{value / least:.2f}" for way, value in seconds.items()}
         rows.append(row | {"packed, images/s": f"{IMAGES / least:.0f}"})
     return markdown_table(rows)

@@ -10,11 +10,12 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attention
 import claims
 import decoders
 import finetune
@@ -256,8 +257,8 @@ def highlights() -> str:
         "**One call makes it fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
         f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
         f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model has it, too. "
-        f"Without it, [single images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times the "
-        "best speed.",
+        f"Without it, [single images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times "
+        "the best speed.",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         "without the others, it should stay. The two probabilities differ by "
         f"{in_points(drop['relevance'])} points for `relevance`, by {in_points(drop[control])} for the best control "
@@ -411,7 +412,8 @@ def kept() -> str:
     note = (
         f"Medians and quartiles of {results['rounds']} rounds. The models of a process run one after the other, ours "
         "first, and what ran before decides how much memory is cleared: between libraries, compare the times with kept "
-        "memory."
+        "memory. 192x6-p4-32: 192 channels, 6 blocks, patches of 4, images of 32 pixels; S16-224: ViT-S/16, images of "
+        "224 pixels."
     )
     return f"{kept_memory.table(results)}\n\n{note} {measured_on([results])}"
 
@@ -504,9 +506,21 @@ def mechanisms() -> str:
             }
         )
     steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
-    note = f"Accuracy on test images after {steps}, one run each. Digits, time and memory: "
-    note += f"{measured_on([digits])} CIFAR-10: {measured_on([images])}"
+    note = (
+        f"Accuracy on test images after {steps}, one run each. Options on digits: {in_words(attention.ON_DIGITS)}; on "
+        f"CIFAR-10: the defaults, but {in_words(attention.ON_IMAGES)}; for time and memory: the defaults. Digits, time "
+        f"and memory: {measured_on([digits])} CIFAR-10: {measured_on([images])}"
+    )
     return f"{markdown_table(rows)}\n\n{note}"
+
+
+def in_words(options: Mapping[str, Mapping[str, int]]) -> str:
+    """Return options of mechanisms as words.
+
+    >>> in_words({"window": {"window": 2}, "topk": {"k": 4}})
+    '`window` window 2, `topk` k 4'
+    """
+    return ", ".join(f"`{mechanism}` {name} {value}" for mechanism, of in options.items() for name, value in of.items())
 
 
 def map_columns() -> dict[str, tuple[Cells, str, str, str, int]]:
@@ -559,7 +573,7 @@ def maps_found() -> str:
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
 QUESTIONS = (
     (
-        "Which patches does the prediction rest on? (a pass for each patch)",
+        "Which patches does the prediction rest on? (free methods; a pass for each patch)",
         ("token_drop", "occlusion"),
         "drop",
     ),
@@ -692,9 +706,9 @@ def marked_horses() -> str:
     cells = read("shortcut")
     seeds = ", ".join(str(seed) for seed in sorted({cell["seed"] for cell in cells.values()}))
     note = (
-        f"Accuracy on {shortcut.COUNT} other images of each class, which have the square as the column says, and where "
+        f"Accuracy on {2 * shortcut.COUNT} other images, {shortcut.COUNT} of each class. Last column: share of the "
+        f"horses with the square whose brightest patch lies on it. Seeds {seeds}."
     )
-    note += f"the largest value of the maps of these horses lies; seeds {seeds}."
     return f"{shortcut.table(cells)}\n\n{note} {measured_on([*cells.values()])}"
 
 

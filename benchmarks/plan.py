@@ -155,8 +155,8 @@ def steps_table(cell: dict[str, Any]) -> str:
             "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.4g}",
             "a device": f"{in_bytes(row['bytes'])} at {row['batch']}",
             "largest batch": f"{row['largest_batch']:,}",
-            "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "",
-            "an epoch": in_time(row["seconds"]) if "seconds" in row else "",
+            "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "not computed",
+            "an epoch": in_time(row["seconds"]) if "seconds" in row else "not computed",
         }
         for name, row in cell["ladder"].items()
     ]

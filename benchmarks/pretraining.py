@@ -32,6 +32,8 @@ from vit.support.markdown import markdown_table
 SEEDS = (0, 1, 2)
 SHARES = (0.01, 0.1, 1.0)  # of the training images of each class that have a label
 OBJECTIVES = ("mae", "sigreg", "dino")
+NAMES = {"mae": "MaskedAutoencoder", "sigreg": "SIGReg", "dino": "DINO"}
+KINDS = {"trained": "fine-tuned", "knn": "nearest neighbours, frozen", "linear": "linear probe, frozen"}
 PRETRAINING = 5 / 6  # of the time
 RECIPE = ["--config", "configs/cifar10_quick.yaml", "--data", "ImageFolder", "--data.val_fraction", "0"]
 RANDAUGMENT = ["--data.policy", "randaugment"]
@@ -278,7 +280,7 @@ def table(cells: dict[str, Any]) -> str:
     for row in ("from scratch", *OBJECTIVES, "untrained"):
         of_row = [cell for cell in cells.values() if cell["row"] == row]
         for kind in ("trained", *CLASSIFIERS):
-            columns = {"learned by": row, "then": {"trained": "fine-tuned", "knn": "neighbours"}.get(kind, kind)}
+            columns = {"learned by": NAMES.get(row, row), "then": KINDS[kind]}
             for share in shares:
                 values = [
                     100 * value

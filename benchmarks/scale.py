@@ -153,7 +153,10 @@ def slower(cells: dict[str, Any]) -> str:
             if row.startswith("ours") and (ratio := measured.get("against_best_peer", [0, 1])[1]) < SLOWER:
                 words = f"{in_words(name)}{row.removeprefix('ours').replace(', ', ' by ')}"
                 ratios.setdefault(words, []).append(f"{ratio:.2f}")
-    found = [f"{words} ({' and '.join(of_words)})" for words, of_words in ratios.items()]
+    found = [
+        f"{words} ({' and '.join(of_words)}{', measured twice' * (len(of_words) == 2)})"
+        for words, of_words in ratios.items()
+    ]
     share = f"more than {100 * (1 - SLOWER):.0f} %"
     if not found:
         return f"Nowhere is ours {share} slower than the fastest other library."

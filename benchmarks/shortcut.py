@@ -215,12 +215,15 @@ def table(cells: dict[str, Any]) -> str:
     for training in TRAININGS:
         found = [cell for cell in cells.values() if cell["squares"] == training]
         if found:
-            tests = {name: plus_minus([100 * cell["accuracy"][name] for cell in found], ".1f") + " %" for name in TESTS}
+            tests = {
+                f"accuracy, {name}": plus_minus([100 * cell["accuracy"][name] for cell in found], ".1f") + " %"
+                for name in TESTS
+            }
             hits = plus_minus([100 * cell["hits"][METHOD] for cell in found], ".0f")
             chance = plus_minus([100 * cell["hits"]["chance"] for cell in found], ".0f").split()[0]
             last = {"largest value on the square": f"{hits} % (by chance {chance} %)"}
             rows.append({"square in training": training} | tests | last)
-    return markdown_table(rows, right={*TESTS})
+    return markdown_table(rows, right={f"accuracy, {name}" for name in TESTS})
 
 
 def report(cells: dict[str, Any]) -> str:

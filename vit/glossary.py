@@ -131,6 +131,7 @@ EVERYWHERE = {
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
     "layer": Word("Attention, then an MLP, each adding its output to the tokens; also called a block, numbered from 0"),
+    "attention logit": Word("A query times a key, scaled: the number of a key before the softmax"),
     "logit": Word("The number of a class before the softmax: a class whose logit is 1 higher is 2.7 times as probable"),
     "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),

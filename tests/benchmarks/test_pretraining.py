@@ -90,7 +90,7 @@ def test_each_training_is_a_cell_and_an_interrupted_comparison_is_continued(imag
     assert pretraining.best_of(cells, 0.5)["policy"] == "randaugment"
     assert pretraining.best_of(cells, 0.5, "mae")["training"]["test_accuracy"] == pytest.approx(0.506)
     page = unpadded((tmp_path / "pretraining.md").read_text())
-    assert "| mae | neighbours | 25.0 |" in page
+    assert "| MaskedAutoencoder | nearest neighbours, frozen | 25.0 |" in page
     assert "| from scratch | | 51.1 |" in page.replace("|  |", "| |")
 
     del cells["dino, 50 % of the labels, seed 0"]
