@@ -85,7 +85,7 @@ def test_tokens_are_read_where_they_enter_each_layer_leave_its_norm_and_enter_th
         ],
     )
     parts = examine(model, images).parts
-    found = [parts.entry, *parts.layers, *parts.norms, parts.last]
+    found = [parts.entry, *parts.layers, *(of_layer[0] for of_layer in parts.before_attention), parts.last]
     assert_close(tokens_at(model, images, found), expected, rtol=0, atol=0)
     assert [model.get_submodule(layer) for layer in parts.layer_names] == layers
 
@@ -172,7 +172,7 @@ def test_a_model_of_one_layer_has_its_parts(random_vit):
     vit, images = random_vit(depth=1), torch.randn(2, 3, 6, 10).double()
     anatomy = examine(vit, images)
     assert anatomy.parts.layer_names == ["blocks.0"]
-    found = tokens_at(vit, images, [anatomy.parts.layers[0], anatomy.parts.norms[0], anatomy.parts.last])
+    found = tokens_at(vit, images, [anatomy.parts.layers[0], anatomy.parts.before_attention[0][0], anatomy.parts.last])
     expected = [Boundary(vit.blocks[0], "input"), Boundary(vit.blocks[0].norm1, "output"), Boundary(vit.norm, "input")]
     assert_close(found, tokens_at(vit, images, expected), rtol=0, atol=0)
 
@@ -189,7 +189,7 @@ def test_layers_that_share_one_module_have_no_names_but_maps_of_attention(random
     model, images = Around(random_vit(depth=1), shared_layers).eval(), torch.randn(2, 3, 6, 10).double()
     anatomy = examine(model, images)
     assert anatomy.depth == 3
-    assert anatomy.parts == Parts(entry=None, layer_names=[], layers=[], norms=[], last=None)
+    assert anatomy.parts == Parts(entry=None, layer_names=[], layers=[], before_attention=[], last=None)
     assert explain(model, images, "relevance").shape == (2, 3, 5)
     with pytest.raises(ValueError, match=r"legrad needs a module for each layer that takes .*, and one after"):
         explain(model, images, "legrad")

@@ -90,7 +90,7 @@ def test_a_skip_connection_that_is_scaled_is_seen_in_small_tokens(size):
     model = invented(
         Doubled(), Layer(), run=lambda model, images: model.read(model.through(size * model.embed(images)))
     )
-    with pytest.raises(ValueError, match="does not add the output of its attention directly to the tokens"):
+    with pytest.raises(ValueError, match="does not add the output of its attention alone and directly"):
         explain(model, IMAGES, "value_rollout")
 
 

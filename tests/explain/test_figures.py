@@ -40,7 +40,7 @@ def test_a_sheet_has_every_image_with_each_of_its_maps(drawn, tmp_path, channels
     assert len(drawn[0].axes[0].images) == 3 * (1 + len(maps)) + 1  # and the colour bar
     end = "\nsmoothed" if smooth else ""
     assert texts(drawn[0]).keys() == {"rollout\n(any class)" + end, "relevance" + end} | {
-        *("0", "0.5", "1", "share of the largest patch"),
+        *("0", "0.5", "1", "share of the largest value"),
         *(
             f"largest: {values.max() / values.mean():.2g} times the mean"
             for drawn_maps in maps.values()

@@ -60,7 +60,7 @@ def test_a_title_of_the_whole_takes_room_above_the_panels_for_each_of_its_lines(
 
 
 def test_the_lines_of_a_unit_stand_below_each_other_beside_the_bar(tmp_path):
-    one = panel(300, 500, bar=Bar("share of the largest patch, in words that take three lines beside the bar", "012"))
+    one = panel(300, 500, bar=Bar("share of the largest value, in words that take three lines beside the bar", "012"))
     drawn = draw_panels([[one]])
     shown = pixels_of(drawn.save(tmp_path / "picture.png"))
     left, top, right, bottom = drawn.boxes[0]

@@ -80,7 +80,7 @@ def test_title_class_method_file_and_model_are_written(model):
     panel = found.panel(*found.maps, read_shown(found.photograph))
     assert panel.title.split(" (")[0] in NAMES
     assert panel.subtitle == "relevance, PIL image, model m"
-    assert panel.bar.unit == "share of the largest patch"
+    assert panel.bar.unit == "share of the largest value"
 
 
 def test_a_question_has_the_probabilities_of_its_classes_and_maps_of_no_class_do_not_answer_it(model):

@@ -21,7 +21,7 @@ from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.parts.footprint import find_cells
 from vit.capture.parts.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.order import AFTER_LAYERS, check_same_orders, token_orders
+from vit.capture.parts.order import AFTER_LAYERS, check_last_rows, check_same_orders, token_orders
 from vit.capture.parts.patches import Layout, find_patches
 from vit.capture.parts.read_shares import Reading
 from vit.capture.parts.residual_places import hold_residual_stream
@@ -311,6 +311,8 @@ def examine(
     trace, calls, num_calls = _check_passes(model, pair)
     num_tokens = trace.attentions[0].shape[-1]
     start = check_unmixed(model, image, calls, num_tokens)
+    if len(calls) == 1:  # no later layer shows in which order its rows stand
+        check_last_rows(model, image, calls, num_tokens)
     check_unmixed(model, pair[1:], calls, num_tokens, in_short=True)
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     cells = find_cells(model, image, calls[0], layout)

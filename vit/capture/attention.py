@@ -80,7 +80,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     check_unmixed(model, images[:1], calls, num_tokens)
     orders = token_orders(model, images[:1], calls, num_tokens)
     if calls[-1] not in orders:
-        check_last_rows(model, images[:1], calls[-1], num_tokens)
+        check_last_rows(model, images[:1], calls, num_tokens)
     if len(images) > 1:
         other = images[-1:]
         check_unmixed(model, other, calls, num_tokens, in_short=True)
@@ -200,11 +200,9 @@ def run_with_values(
             model,
             f"of shape {intercepted.unseen[0]}, in windows, with axes of its own, or without those of images and heads",
         )
-    keys = {shape[-1] for shape in shapes}
-    # A softmax over anything else, such as channels or experts, mixes no tokens, or ``check_unmixed`` finds it.
-    over_keys = [shape for shape in intercepted.followed.unused.values() if not keys or shape[-1] in keys]
-    if over_keys:
-        shape = over_keys[0]
+    # Beside attention that was seen, a softmax is logged or is over channels or experts, or ``check_unmixed`` finds it.
+    if intercepted.followed.unused and not shapes:
+        shape = next(iter(intercepted.followed.unused.values()))
         product = "neither a matrix product nor an einsum of two tensors that names each axis"
         raise _unseen(model, f"a softmax of shape {shape}: {product} multiplies values (B, H, M, d) by it")
     if not shapes:
@@ -239,6 +237,11 @@ def _check_whole_images(model: nn.Module, images: Tensor, shapes: list[torch.Siz
         )
     if batch == len(images) and (pooling or (queries == keys == first[-1])):
         return
+    if batch == len(images) and 1 < queries < keys and shapes[-1][-2:] == first[-2:]:
+        raise ValueError(
+            f"{type(model).__name__} has {keys} keys for {queries} queries in its attention, as with learned keys, a "
+            f"prefix or a sink that has a value: some keys are no tokens of the image: {CHOOSE_OTHERS}"
+        )
     raise ValueError(
         f"{type(model).__name__} attends within windows or chunks, to a coarser grid, to several images at once, to "
         "other tokens in some layers, with axes in another order than (images, heads, queries, keys), or takes a "

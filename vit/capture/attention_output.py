@@ -30,6 +30,7 @@ class AttentionOutput:
     values: Tensor  # (B, H, M, d)
     projection: Tensor | None = None  # of the output, (C, H * d), times the factors that follow, such as LayerScale
     added_to: Tensor | None = None  # the tokens that the output is added to; None if something else comes before
+    is_scaled_stream: bool = False  # whether these are tokens that a module took before, times a number
     inside: list[Tensor] = field(default_factory=list)  # what entered the modules that contain this attention
 
 
@@ -77,6 +78,7 @@ def _watch(
     """Return what is known of each attention call, and what the model returns."""
     found: dict[int, AttentionOutput] = {}
     entered: list[Tensor | None] = []  # the running modules, innermost last
+    since_last: list[Tensor] = []  # what entered modules since the attention before
 
     def keep(call: int, attn: Tensor) -> Tensor:
         if call in calls:
@@ -84,12 +86,15 @@ def _watch(
             values = intercepted.values
             of_heads = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1)  # one set may serve all heads
             found[call] = AttentionOutput(of_heads, values, inside=inside)
-            watch.follow(found[call])
+            watch.follow(found[call], [*since_last])
+            since_last.clear()
         return attn
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = args[0] if args else next(iter(kwargs.values()), None)
         entered.append(first if isinstance(first, Tensor) else None)
+        if isinstance(first, Tensor) and first.is_floating_point():
+            since_last.append(first)
 
     def leave(*_: Any) -> None:
         entered.pop()
@@ -127,12 +132,13 @@ class WatchProjection(TorchFunctionMode):
         self.with_weights, self.change = with_weights, change
         self.awaited: AttentionOutput | None = None  # the attention whose projection comes next
         self.projected: AttentionOutput | None = None  # the last attention that was projected
+        self.before: Sequence[Tensor] = ()
         self.tensor, self.version = torch.empty(0), 0  # its output, and how often that was changed in place
 
-    def follow(self, output: AttentionOutput) -> None:
-        """Expect the projection of an attention next."""
+    def follow(self, output: AttentionOutput, before: Sequence[Tensor] = ()) -> None:
+        """Expect the projection of an attention next. ``before`` are tokens that may be its skip connection."""
         self._let_go(self.awaited)
-        self.awaited, self.projected = output, None
+        self.awaited, self.projected, self.before = output, None, before
 
     def _let_go(self, output: AttentionOutput | None) -> None:
         if output is not None and not self.with_weights:
@@ -186,6 +192,7 @@ class WatchProjection(TorchFunctionMode):
         if factor != 1:
             self.projected.projection = self.projected.projection * factor
         self.projected.added_to = other.detach().clone()  # it may be changed in place
+        self.projected.is_scaled_stream = any(_is_multiple(other, tokens) for tokens in self.before)
         self.projected = None
         return True
 
@@ -223,6 +230,14 @@ def _dense(weights: Tensor) -> Tensor:
     if type(weights) in (Tensor, nn.Parameter):
         return weights.detach()
     return F.linear(torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device), weights).mT
+
+
+def _is_multiple(tokens: Tensor, of: Tensor) -> bool:
+    """Return whether tokens are others times a number other than 0."""
+    if tokens.shape != of.shape:
+        return False
+    factor = float((tokens * of).sum() / of.square().sum())
+    return factor != 0 and are_same_tokens(tokens, factor * of)
 
 
 def _version_of(tensor: Tensor) -> int | None:

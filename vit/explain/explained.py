@@ -22,7 +22,7 @@ from vit.support.printable import printable
 OF_ATTENTION = "attention"  # the method that shows one layer and head
 SMALL_PART = 0.45  # share of the longer side; a smaller part that the model saw is also drawn enlarged
 ENLARGED, GAP = 0.6, 0.03  # of the longer side: the enlarged part, and the space before it
-RELATIVE = Bar("share of the largest patch", ("0", "0.5", "1"))
+RELATIVE = Bar("share of the largest value", ("0", "0.5", "1"))
 CLASS_AGNOSTIC_NOTE = " (the same for every class)"
 SHARES = ("attention", "rollout")
 UNITS = {

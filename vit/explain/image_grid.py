@@ -116,4 +116,4 @@ class Sheet:
             height = bottom + share * (top - bottom)
             self.axes.text(left + BAR_WIDTH + 0.5 * GAP, height, f"{share:g}", va="center", fontsize=8)
         middle = left + BAR_WIDTH + 3.5 * GAP, (top + bottom) / 2
-        self.axes.text(*middle, "share of the largest patch", rotation=90, ha="center", va="center", fontsize=8)
+        self.axes.text(*middle, "share of the largest value", rotation=90, ha="center", va="center", fontsize=8)

@@ -254,8 +254,34 @@ def test_rows_of_the_last_layer_are_found_if_no_module_returns_tokens_after_it(o
             capture_attention(model, INVENTED_IMAGES)
 
 
+class Backwards(nn.Module):
+    """Tokens in the opposite order."""
+
+    def forward(self, tokens):
+        return tokens.flip(1)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_tokens_that_a_module_moves_after_the_last_layer_are_no_rows_in_another_order(flipped):
+    model = invented(Layer(), FlippedQueries() if flipped else Layer(), read=lambda tokens: tokens[:, -1])
+    model.norm = nn.Sequential(Backwards(), model.norm)
+    if flipped:
+        with pytest.raises(
+            ValueError, match=r"mixed, exchanged or cut off .* \((after the last one|queries of attention 1)\)"
+        ):
+            capture_attention(model, INVENTED_IMAGES)
+    else:
+        assert len(capture_attention(model, INVENTED_IMAGES)) == 2
+
+
+def test_rows_of_a_single_layer_in_another_order_are_refused_for_maps_too():
+    model = invented(FlippedQueries())
+    with pytest.raises(ValueError, match="queries of attention 0"):
+        explain(model, INVENTED_IMAGES, "rollout")
+
+
 def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
     assert len(capture_attention(invented(run=backwards), INVENTED_IMAGES)) == 3
     with pytest.raises(ValueError, match="queries of attention 0"):
-        check_last_rows(invented(FlippedQueries()), INVENTED_IMAGES[:1], 0, 16)
-    check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], 0, 16)
+        check_last_rows(invented(FlippedQueries()), INVENTED_IMAGES[:1], [0], 16)
+    check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], [0], 16)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
 from tests.capture.test_invented_models import IMAGES as INVENTED
-from tests.capture.test_invented_models import Layer, Parallel, invented, softmax
+from tests.capture.test_invented_models import Layer, Parallel, invented, sequence_first, softmax
 from vit.capture import examine
 from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
@@ -216,7 +216,7 @@ def test_shared_layers_with_an_adapter_beside_the_projection_are_refused():
         return model.read(tokens)
 
     for layers in ([Adapted()], [Adapted(), Adapted()]):
-        with pytest.raises(ValueError, match="does not add the output of its attention directly to the tokens that"):
+        with pytest.raises(ValueError, match="does not add the output of its attention alone and directly"):
             explain(invented(*layers, run=run if len(layers) == 1 else None), INVENTED, "value")
 
 
@@ -328,7 +328,7 @@ def test_factors_after_the_projection_are_part_of_what_is_added(way):
 )
 @pytest.mark.parametrize("method", ["value", "value_rollout"])
 def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, method):
-    with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention directly"):
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention alone"):
         explain(invented(Layer(), Gated(way)), INVENTED, method)
 
 
@@ -356,7 +356,7 @@ class After(Layer):
 @pytest.mark.parametrize("way", ["mean of both", "lerp", "second sum", "gate of all channels", "adapter without skip"])
 def test_what_changes_the_tokens_after_the_first_sum_is_refused(way):
     model = invented(Layer(), After(way))
-    with pytest.raises(ValueError, match="tokens of layer 1 of Invented move otherwise than the projected values"):
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention alone"):
         explain(model, INVENTED, "value")
 
 
@@ -366,7 +366,7 @@ def test_a_gate_for_each_token_is_none_for_each_channel_of_as_many():
     model.blocks[1].attn.register_forward_hook(lambda _, __, output: output * gates)
     explain(model, IMAGES, "value")
     model.blocks[1].attn.register_forward_hook(lambda _, __, output: (output.mT * gates).mT)
-    with pytest.raises(ValueError, match="tokens of layer 1 of VisionTransformer move otherwise"):
+    with pytest.raises(ValueError, match="layer 1 of VisionTransformer does not add the output of its attention alone"):
         explain(model, IMAGES, "value")
 
 
@@ -376,10 +376,58 @@ def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kw
 
     model = randomised(of_timm(block_fn=ParallelScalingBlock, **kwargs)())
     with pytest.raises(
-        ValueError, match=r"layer 0 .* directly to the tokens .* such as that with an adapter or an MLP"
+        ValueError, match=r"layer 0 .* alone and directly to the tokens .* such as that with an adapter or an MLP"
     ):
         explain(model, IMAGES, "value")
     explain(invented(Parallel(), Parallel()), INVENTED, "value")  # x + attention + MLP is added from the left
+
+
+@pytest.mark.parametrize("factor", [1, 1.8], ids=["plain", "DeepNorm"])
+def test_sums_in_the_method_of_the_model_are_read(factor):
+    def run(model, images):
+        tokens = model.embed(images)
+        for layer in model.layers:
+            tokens = factor * tokens + layer.attend(layer.norm1(tokens))
+            tokens = tokens + layer.mlp(layer.norm2(tokens))
+        return model.read(tokens)
+
+    model, seen = invented(Layer(), Layer(), run=run), []
+    with model.layers[1].qkv.register_forward_hook(lambda _, __, output: seen.append(output)):
+        model(INVENTED)
+    q, k, v = seen[0].unflatten(-1, (3, 3, -1)).permute(2, 0, 3, 1, 4)
+    added = torch.einsum("bhnm,bhmd,chd->bnmc", softmax(q, k), v, model.layers[1].proj.weight.unflatten(1, (3, -1)))
+    assert_close(explain(model, INVENTED, "value"), added[:, 0, 1:].norm(dim=-1).view(-1, 3, 5).detach(), **EXACT)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize("read", ["class token", "mean of patches"])
+def test_a_factor_after_the_last_sum_is_found_by_the_token_that_is_read(factor, read):
+    class Bare(Layer):
+        def forward(self, tokens):
+            tokens = tokens + self.attend(self.norm1(tokens))
+            return tokens * self.own.new_tensor(range(1, 13)) if factor else tokens
+
+    def run(model, images):
+        tokens = model.layers[1](model.layers[0](model.embed(images)))
+        return model.head(model.norm(tokens[:, 0] if read == "class token" else tokens[:, 1:].mean(dim=1)))
+
+    model = invented(Layer(), Bare(), run=run)
+    if not factor:
+        assert explain(model, INVENTED, "value").shape == (len(INVENTED), 3, 5)
+        return
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention alone"):
+        explain(model, INVENTED, "value")
+
+
+def test_as_many_copies_as_tokens_are_told_apart_if_tokens_come_first():
+    class TokensFirst(Layer):
+        def forward(self, tokens):
+            tokens = tokens + self.attend(self.norm1(tokens).transpose(0, 1)).transpose(0, 1)
+            return tokens + self.mlp(self.norm2(tokens))
+
+    first = invented(*(TokensFirst() for _ in range(15)), run=sequence_first)
+    plain = invented(*(Layer() for _ in range(15)))
+    assert_close(explain(first, INVENTED[:1], "value"), explain(plain, INVENTED[:1], "value"), **EXACT)
 
 
 @pytest.mark.filterwarnings("ignore")  # torchao warns of names that it will remove

@@ -25,22 +25,26 @@ from vit.capture.tolerance import tolerance
 STRENGTH = 100.0  # of the changed weights, since LayerScale may begin at 1e-5
 LITTLE = 1e-3  # of what is expected: tokens that move less have not moved
 MEASURABLE = 1e4  # units of rounding of the largest token, which what is expected must exceed
+MOST_PREFIX = 6  # tokens in front of those whose mean may be taken
 TAKES_TOKENS = (F.linear, F.layer_norm, F.rms_norm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
 @torch.no_grad()
-def layer_that_adds_otherwise(model: nn.Module, image: Tensor, calls: Sequence[int]) -> int | None:
-    """Return the first layer whose tokens move otherwise than its attention says, or None if there is none.
+def tokens_agree(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> list[bool | None]:
+    """Return for each layer whether its tokens move as its attention says. None is unknown: rounding hides it.
 
-    Layers after which no module and no norm takes all tokens are not looked at.
+    Unknown are also layers after which no module, norm or matrix takes tokens.
 
     Args:
         model: A ViT in eval mode.
         image: One image, (1, C, H, W).
         calls: Numbers of the attention calls of all tokens that are layers.
+        num_tokens: Number of tokens of an image.
     """
-    first_moves = _FirstMoves(model, calls)
-    copies = repeat(image, "1 c y x -> k c y x", k=len(calls) + 1)
+    count = len(calls) + 1
+    count += count == num_tokens  # an axis of this size could count either
+    first_moves = _FirstMoves(model, calls, count)
+    copies = repeat(image, "1 c y x -> k c y x", k=count)
     intercepted = intercept(model, copies, lambda call, attn: first_moves.edit(call, attn, intercepted.values))
     with ExitStack() as hooks:
         for module in model.modules():
@@ -49,19 +53,19 @@ def layer_that_adds_otherwise(model: nn.Module, image: Tensor, calls: Sequence[i
         hooks.enter_context(first_moves)
         hooks.enter_context(intercepted)
         model(copies)
-    return next((layer for layer, agree in enumerate(first_moves.agree) if agree is False), None)
+    return first_moves.agree
 
 
 class _FirstMoves(TorchFunctionMode):
     """Compares the first tokens that move after each attention with what its output says.
 
     Attributes:
-        agree: For each layer whether the tokens move as expected; None if none were seen, or rounding hides it.
+        agree: For each layer whether the tokens move as expected; None is unknown.
     """
 
-    def __init__(self, model: nn.Module, calls: Sequence[int]) -> None:
+    def __init__(self, model: nn.Module, calls: Sequence[int], count: int) -> None:
         super().__init__()
-        self.model, self.calls = model, calls
+        self.model, self.calls, self.count = model, calls, count  # of copies
         self.watch = WatchProjection(with_weights=True, change=self.begin_anew)
         self.agree: list[bool | None] = [None] * len(calls)
         self.output: AttentionOutput | None = None  # of the last layer
@@ -98,17 +102,19 @@ class _FirstMoves(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def look(self, tokens: Any) -> None:
-        """Compare tokens (K, N, C), (N, K, C) or (K * N, C), if they are the first that move."""
+        """Compare tokens (K, N, C), (N, K, C) or (K * N, C), or one token (K, C), if they are the first that move."""
         if self.output is None or self.output.projection is None or self.is_seen:
             return
-        count, num_tokens, channels = len(self.calls) + 1, self.output.attn.shape[-2], len(self.output.projection)
+        num_tokens, channels = self.output.attn.shape[-2], len(self.output.projection)
         if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
             return
-        if tokens.shape[:-1] == (count * num_tokens,):
-            tokens = rearrange(tokens, "(k n) c -> k n c", k=count)
-        if tokens.shape[:-1] == (num_tokens, count) and count != num_tokens:
+        if tokens.shape[:-1] == (self.count * num_tokens,):
+            tokens = rearrange(tokens, "(k n) c -> k n c", k=self.count)
+        if tokens.shape[:-1] == (num_tokens, self.count):
             tokens = rearrange(tokens, "n k c -> k n c")
-        if tokens.shape[:-1] != (count, num_tokens):
+        if tokens.shape[:-1] == (self.count,):
+            tokens = rearrange(tokens, "k c -> k 1 c")
+        if tokens.shape[:-1] not in ((self.count, num_tokens), (self.count, 1)):
             return
         expected = self.expected()
         moved, largest = (tokens[self.layer + 1] - tokens[0]).to(expected), float(expected.abs().max())
@@ -117,7 +123,9 @@ class _FirstMoves(TorchFunctionMode):
         self.is_seen = True
         if largest > MEASURABLE * torch.finfo(tokens.dtype).eps * float(tokens[0].abs().max()):
             allowed = tolerance(self.model, tokens, SAME) * largest
-            self.agree[self.layer] = bool(((moved - expected).abs() <= allowed).all())
+            means = [expected[first:].mean(dim=0, keepdim=True) for first in range(min(MOST_PREFIX, num_tokens))]
+            may_be = [expected] if len(moved) == num_tokens else [*expected.split(1), *means]
+            self.agree[self.layer] = any(bool(((moved - each).abs() <= allowed).all()) for each in may_be)
 
     def expected(self) -> Tensor:
         """Return how the tokens of the changed copy should move, (N, C)."""

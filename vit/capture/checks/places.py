@@ -1,14 +1,16 @@
 """Checks that the tokens that an attention mixes are places in the image, the same ones in every head.
 
-Halves of the image are changed, and ever narrower bands at its middle, which no crop cuts off. A token of attention
-over channels responds to all halves. If windows or spans are folded into heads, a token is another place in each head,
-and responds to other halves or, if the places are neighbours, to other bands.
+Halves of the image are changed, and ever wider bands beside each other from its middle on, which no crop cuts off. A
+token of attention over channels responds to all halves. If windows or spans are folded into heads, a token is another
+place in each head: of two parts of the image, one head responds to this one alone, and another head to that one alone.
 
 Letters in the einops patterns: k parts of an image, h heads, m keys, d channels of a head.
 """
 
+from itertools import pairwise
+
 import torch
-from einops import rearrange, reduce
+from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.experiments.moved import changes, noise_like, spread_of
@@ -16,9 +18,9 @@ from vit.capture.parts.patches import find_patches, values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
-BANDS = (4, 8, 16, 32, 64)  # a band has one of so many parts of the rows, or of the columns
+BANDS = (2, 4, 8, 16, 32, 64)  # a band ends after one of so many parts of the rows, or of the columns
 SMALL = 0.05  # a token depends on a half if its response exceeds this share of its largest one
-LARGE = 0.3  # the widest band within a patch covers a quarter of it or more, and has half of its response
+LARGE = 0.3  # of two bands in a patch, one covers a quarter of it or more, and has half of its response
 NONE = 1e-3  # a response below this share of the largest counts as none
 NOISES = 4  # a head of one channel is still by chance for one noise, but not for so many
 
@@ -48,12 +50,17 @@ def check_places(model: nn.Module, image: Tensor, call: int) -> None:
 
 
 def heads_are_apart(responses: Tensor) -> bool:
-    """Return whether a part of the image changes a token much in one head and not at all in another: (parts, H, M)."""
+    """Return whether a token moves much by one part of the image alone in a head, and by another part alone in another.
+
+    The responses are (parts, H, M).
+    """
     largest = responses.amax(dim=0)
     alive = largest > NONE * largest.max()
     of_head = responses / largest.clamp(min=torch.finfo(responses.dtype).tiny)
-    much, not_at_all = (of_head > LARGE) & alive, (of_head < NONE) & alive
-    return bool((much.any(dim=1) & not_at_all.any(dim=1)).any())
+    much, not_at_all = ((of_head > LARGE) & alive).double(), ((of_head < NONE) & alive).double()
+    # For each token: which heads move much by one part and not at all by another one.
+    alone = einsum(much, not_at_all, "k h m, other h m -> m k other")
+    return bool(((alone > 0) & (alone.mT > 0)).any())
 
 
 def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
@@ -66,14 +73,14 @@ def no_patches_error(model: nn.Module, num_tokens: int) -> ValueError:
 
 
 def parts_of_image(image: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the halves of an image (1, C, H, W) and bands at its middle, as masks (1, 1, H, 1) and (1, 1, 1, W)."""
+    """Return the halves of an image (1, C, H, W) and bands from its middle on, as masks (1, 1, H, 1), (1, 1, 1, W)."""
     halves, bands = [], []
     for axis, pattern in ((2, "n -> 1 1 n 1"), (3, "n -> 1 1 1 n")):
         side = image.shape[axis]
         line = rearrange(torch.arange(side, device=image.device), pattern)
         halves += [half for half in (line < side / 2, line >= side / 2) if half.any()]  # one line has no second half
-        ends = [side // 2 + max(1, side // parts) for parts in BANDS]
-        bands += [(line >= side // 2) & (line < end) for end in dict.fromkeys(ends)]
+        ends = sorted({side // 2, *(side // 2 + max(1, side // parts) for parts in BANDS)})
+        bands += [(line >= start) & (line < end) for start, end in pairwise(ends)]
     return halves, bands
 
 

@@ -103,6 +103,6 @@ def spread_of(image: Tensor) -> float:
     return (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
 
 
-def noise_like(image: Tensor) -> Tensor:
+def noise_like(image: Tensor, seed: int = 0) -> Tensor:
     """Return standard normal noise of the shape of an image, the same at each call."""
-    return torch.randn(image.shape, generator=torch.Generator().manual_seed(0)).to(image)
+    return torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)).to(image)

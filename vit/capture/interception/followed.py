@@ -49,8 +49,8 @@ class FollowedWeights:
 
     def mark_other_axis(self, probabilities: Tensor, keys: int) -> None:
         """Start to follow the result of a softmax over an axis other than the last, if one more axis is as long."""
-        size = probabilities.shape[keys]
-        if probabilities.ndim in (3, 4) and size > 1 and probabilities.shape.count(size) == 2:
+        size, of_image = probabilities.shape[keys], probabilities.shape[1:]
+        if probabilities.ndim in (3, 4) and keys % probabilities.ndim and size > 1 and of_image.count(size) == 2:
             self.known[probabilities] = Weights((size, size), frozenset())
 
     def are_weights_and_values(self, attn: Tensor, values: Tensor) -> bool:

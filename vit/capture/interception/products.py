@@ -3,6 +3,7 @@
 A model that computes attention itself calls a softmax, and later a matrix product with the values.
 """
 
+import string
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,8 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
     followed = mode.followed
     factors = list(tensors(operands))
     marked = [i for i, factor in enumerate(factors) if factor in followed.known]
-    letters, out = equation.replace(" ", "").split("->")[0].split(","), equation.replace(" ", "").split("->")[-1]
+    equation = _without_ellipsis(equation.replace(" ", ""), factors)
+    letters, out = equation.split("->")[0].split(","), equation.split("->")[-1]
     if len(marked) == 1 and len(factors) == 2 and "." not in equation:
         (i,) = marked
         attn, values = factors[i], factors[1 - i]
@@ -105,6 +107,20 @@ def einsum(mode: "InterceptAttention", func: Callable[..., Tensor], equation: st
                 mode.unseen.append(followed.without_images[factor])  # (N, M) times the tokens of all images
     followed.follow(product, factors)
     return product
+
+
+def _without_ellipsis(equation: str, factors: list[Tensor]) -> str:
+    """Write letters in place of the ellipses of an equation, if each stands for as many axes.
+
+    >>> _without_ellipsis("...ij,...jd->...id", [torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5)])
+    'ABij,ABjd->ABid'
+    """
+    inputs, arrow, _ = equation.partition("->")
+    counts = {factor.ndim - len(of) + 3 for of, factor in zip(inputs.split(","), factors, strict=False) if "..." in of}
+    if len(counts) != 1 or not arrow:
+        return equation
+    names = [letter for letter in string.ascii_uppercase if letter not in equation][: counts.pop()]
+    return equation.replace("...", "".join(names))
 
 
 def _like(attn: Tensor, values: Tensor, over: str, of: str) -> Tensor:
@@ -135,7 +151,8 @@ def joined(mode: "InterceptAttention", func: Callable[..., Tensor], parts: Any, 
     whole = func(parts, *args, **kwargs)
     known = [mode.followed.known.get(part) for part in tensors([parts])]
     dim = args[0] if args else kwargs.get("dim", 0)
-    if all(known) and dim in (-2, whole.ndim - 2) and all(len(part) == len(whole) for part in parts):
+    are_rows = dim in (-2, whole.ndim - 2) and all(known)
+    if are_rows and all(part.shape[-2:] == weights.shape for part, weights in zip(parts, known, strict=True)):
         softmaxes = frozenset().union(*(weights.softmaxes for weights in known))
         mode.followed.known[whole] = Weights(tuple(whole.shape[-2:]), softmaxes)
     else:

@@ -80,7 +80,7 @@ def token_orders(
 
 
 @torch.no_grad()
-def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int) -> None:
+def check_last_rows(model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int) -> None:
     """Check that row n of the last attention makes token n, if a module or a function returns tokens after it.
 
     Queries that the model multiplies by keys itself are not seen. The rows of sets of tokens are scaled, and the tokens
@@ -89,7 +89,8 @@ def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int)
     Args:
         model: A ViT in eval mode.
         image: One image, (1, C, H, W).
-        last: Number of the last attention call that is a layer, whose tokens stand in the order of the first.
+        calls: Numbers of the attention calls that are layers. The tokens of the last one stand in the order of the
+            first.
         num_tokens: Number N of tokens.
 
     Raises:
@@ -97,9 +98,8 @@ def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int)
     """
     codes = _codes(num_tokens)
     sets = torch.cat([torch.zeros_like(codes[:1]), codes, ~codes])
-    of_modules: list[Tensor] = []
-    of_functions: list[Tensor] = []
-    is_after = False
+    last, is_after = calls[-1], False
+    made: list[tuple[nn.Module | None, Tensor]] = []  # by modules, and by functions
 
     def scaled(call: int, attn: Tensor) -> Tensor:
         nonlocal is_after
@@ -110,16 +110,16 @@ def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int)
         intercepted.check_all_images(call, attn)
         return attn * (1 + rearrange(sets, "k n -> k 1 n 1").to(attn))
 
-    def keep(kept: list[Tensor], tokens: Any) -> None:
+    def keep(module: nn.Module | None, tokens: Any) -> None:
         is_whole = isinstance(tokens, Tensor) and tokens.ndim == 3 and tokens.shape[:2] == (len(sets), num_tokens)
         if is_after and is_whole and tokens.is_floating_point():
-            kept.append(tokens.cpu().double())
+            made.append((module, tokens.cpu().double()))
 
-    def leave(_: nn.Module, __: Any, output: Any) -> None:
-        keep(of_modules, output[0] if isinstance(output, tuple) and output else output)
+    def leave(module: nn.Module, _: Any, output: Any) -> None:
+        keep(module, _tokens_of(output))
 
     def look(_: int, result: Tensor) -> Tensor:
-        keep(of_functions, result)
+        keep(None, result)
         return result
 
     images, results = image.expand(len(sets), -1, -1, -1), ResultsAfter(last, look)
@@ -129,13 +129,42 @@ def check_last_rows(model: nn.Module, image: Tensor, last: int, num_tokens: int)
             hooks.enter_context(module.register_forward_hook(leave))
         with intercepted, results:
             model(images)
-    for tokens in reversed(of_modules or of_functions):
+    of_modules = [(module, tokens) for module, tokens in made if module is not None]
+    for module, tokens in reversed(of_modules or made):
         moved = reduce((tokens[1:] - tokens[:1]) ** 2, "k m d -> k m", "sum").sqrt()
         sources = _sources(*moved.split(len(codes)), codes)
         if sources is not None and not (sources < 0).all():
-            if not torch.equal(sources[sources >= 0], torch.arange(num_tokens)[sources >= 0]):
+            places = _places_after(model, image, calls, module, num_tokens)
+            if not torch.equal(places[sources[sources >= 0]], torch.arange(num_tokens)[sources >= 0]):
                 raise _lost(model, f"queries of attention {last}")
             return
+
+
+def _places_after(
+    model: nn.Module, image: Tensor, calls: Sequence[int], module: nn.Module | None, num_tokens: int
+) -> Tensor:
+    """Return the place of each token in what a module returns after the last layer, (N,): something may move them all.
+
+    The rows of a single layer and its tokens move alike, so its tokens are taken to stay.
+    """
+
+    def watch_last(look: Callable[[Tensor], object]) -> AbstractContextManager[None]:
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            tokens = _tokens_of(output)
+            if isinstance(tokens, Tensor) and tokens.ndim == 3 and tokens.shape[1] == num_tokens:
+                look(tokens)
+
+        return module.register_forward_hook(leave)
+
+    in_order = torch.arange(num_tokens)
+    if module is None or len(calls) == 1:
+        return in_order
+    return token_orders(model, image, calls, num_tokens, watch_last).get(AFTER_LAYERS, in_order)
+
+
+def _tokens_of(output: Any) -> Any:
+    """Return what a module returns, or the first of several."""
+    return output[0] if isinstance(output, tuple) and output else output
 
 
 def check_same_orders(model: nn.Module, one: Orders, other: Orders) -> None:

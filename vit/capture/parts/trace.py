@@ -68,9 +68,9 @@ class Parts:
     # Such as "blocks.0"; empty if the layers share one module, or a module gets no residual stream but its norm.
     layer_names: list[str] = field(default_factory=list)
     layers: list[Boundary] = field(default_factory=list)  # the input of each layer: the residual stream before it
-    # The tokens that enter the attention of each layer: the output of its first norm, or the input of the layer if no
-    # norm comes before its attention.
-    norms: list[Boundary] = field(default_factory=list)
+    # Where the tokens that enter the attention of each layer may be: the outputs of norms before it, in order, then the
+    # input of the layer. ``attention_input`` tells.
+    before_attention: list[list[Boundary]] = field(default_factory=list)
     last: Boundary | None = None  # the input of the final norm; None if there is none
 
 
@@ -152,7 +152,7 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
     if not layer_names or not all(inside):
         return Parts()
     layers = [of_layer[0] for of_layer in inside]
-    norms = [_first_norm(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
+    norms = [_norms(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
     first = next(i for i, event in enumerate(events) if event is layers[0])
     before = events[:first] + ([layers[0]] if layers[0].path == layer_names[0] else [])
     entered = layers[0].tokens  # None if an attention without influence came before
@@ -164,19 +164,19 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
         entry and entry.boundary,
         layer_names,
         [event.boundary for event in layers],
-        [event.boundary for event in norms],
+        [[event.boundary for event in (*of_layer, layer)] for of_layer, layer in zip(norms, layers, strict=True)],
         last and last.boundary,
     )
 
 
-def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> TokenEvent:
-    """Return the output of the first norm before an attention. If there is no norm, return the input of the layer.
+def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[TokenEvent]:
+    """Return the outputs of the norms between the input of a layer and its attention.
 
     A norm gives the same for tokens of twice the length. Those over batches and others that need more than tokens are
     told by having no matrix.
     """
     before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
-    norms = (
+    return [
         event
         for event in before
         if event.boundary.side == "output"
@@ -184,8 +184,7 @@ def _first_norm(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> T
         and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
         and not _projects(event.boundary.module)
         and _normalises(event.boundary.module, event.shape)
-    )
-    return next(norms, layer)
+    ]
 
 
 @torch.no_grad()

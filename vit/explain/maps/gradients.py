@@ -9,7 +9,9 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
+from vit.capture.experiments.moved import two_of
 from vit.capture.interception.eager import as_written
+from vit.capture.parts.attention_input import attention_input
 from vit.capture.parts.logits import logits_of
 from vit.explain.maps.noise import draw_for_each
 from vit.explain.maps.rollout import check_layer
@@ -25,35 +27,44 @@ SAMPLES_AT_ONCE = 256  # images in one forward pass
 
 @of_gradients
 def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
-    """Compute Grad-CAM after the first norm of a layer (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
+    """Compute Grad-CAM after the norm before an attention (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
 
     The map is ``(sum_d w_d z_d)+``: ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If the logits read
     the class token, patches have no gradient after the last attention, so tokens are read before it. In a layer that
-    calls no norm of tokens (B, N, D), they are read where they enter the layer.
+    calls no norm of tokens (B, N, D) before its attention, they are read where they enter the layer.
 
     Args:
         subject: Model, images and score.
         layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
-        ValueError: If there is no such layer, no module for each layer takes its tokens, or layers share a norm.
+        ValueError: If there is no such layer, no module for each layer takes its tokens, layers share a norm, or
+            neither a norm nor the input of the layer has what enters its attention.
     """
     subject.anatomy.check_in_order()
-    norms = subject.anatomy.parts.norms
-    if not norms:
+    anatomy, name = subject.anatomy, type(subject.model).__name__
+    places = anatomy.parts.before_attention
+    if not places:
         raise ValueError("gradcam needs a module for each layer that takes its tokens (B, N, D): choose 'relevance'")
-    check_layer(layer, len(norms))
-    if len({norm.module for norm in norms}) < len(norms):
+    check_layer(layer, len(places))
+    layer %= len(places)
+    place = attention_input(subject.model, two_of(subject.images), anatomy.calls[layer], places[layer])
+    if place is None:
         raise ValueError(
-            f"layers of {type(subject.model).__name__} share a norm, so the tokens of one layer cannot be told from "
-            "those of another: choose 'relevance'"
+            f"no module of {name} returns the tokens that enter the attention of layer {layer}, so gradcam cannot read "
+            "them: choose 'relevance'"
         )
-    subject.check_patches_kept([layer % len(norms)])
+    if any(place.module is other.module for number, of in enumerate(places) for other in of if number != layer):
+        raise ValueError(
+            f"layers of {name} share a norm, so the tokens of one layer cannot be told from those of another: choose "
+            "'relevance'"
+        )
+    subject.check_patches_kept([layer])
     kept: list[Tensor] = []
-    with as_written(), torch.enable_grad(), norms[layer].seen(lambda tokens: kept.append(tokens.requires_grad_())):
+    with as_written(), torch.enable_grad(), place.seen(lambda tokens: kept.append(tokens.requires_grad_())):
         logits = logits_of(subject.model(subject.images))
         (gradient,) = torch.autograd.grad(subject.score(logits).sum(), kept[0])
-    weights = reduce(gradient[:, subject.anatomy.patches], "b n d -> b d", "mean")
+    weights = reduce(gradient[:, anatomy.patches], "b n d -> b d", "mean")
     return subject.as_map(einsum(weights, kept[0].detach(), "b d, b n d -> b n")).clamp(min=0)
 
 

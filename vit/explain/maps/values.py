@@ -11,7 +11,7 @@ from einops import einsum, rearrange, reduce
 from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
-from vit.capture.checks.added import layer_that_adds_otherwise
+from vit.capture.checks.added import tokens_agree
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -33,7 +33,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
     subject.check_patches_kept([layer % anatomy.depth])
-    outputs, _ = _outputs(subject)
+    outputs, _ = _outputs(subject, with_residuals=False)
     return subject.readout_map(_norms(outputs[layer % anatomy.depth]))
 
 
@@ -60,7 +60,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         )
     subject.check_taken("choose value, attention, relevance or occlusion")
     subject.check_skips()
-    outputs, residuals = _outputs(subject)
+    outputs, residuals = _outputs(subject, with_residuals=True)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
         shares = _shares(output, residual)
@@ -72,11 +72,11 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     return subject.readout_map(rolled)
 
 
-def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
-    """Return what each attention adds, and the tokens that enter each layer, to which it is added.
+def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionOutput], list[Tensor]]:
+    """Return what each attention adds, and the tokens that enter each layer, to which it must be added if these count.
 
     Raises:
-        ValueError: If something else comes between an attention and this sum, such as a norm or a gate.
+        ValueError: If something else comes between an attention and this sum, such as a norm or a gate, or after it.
     """
     anatomy, name = subject.anatomy, type(subject.model).__name__
     residuals: list[Tensor] = []
@@ -84,21 +84,19 @@ def _outputs(subject: Subject) -> tuple[list[AttentionOutput], list[Tensor]]:
         for boundary in anatomy.parts.layers:
             stack.enter_context(boundary.seen(lambda tokens: residuals.append(tokens.clone())))
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
-    for layer, output in enumerate(outputs[: anatomy.depth] if subject.without_skip is None else []):
+    agree = tokens_agree(subject.model, subject.images[:1], anatomy.calls[: anatomy.depth], anatomy.num_tokens)
+    for layer, (output, agrees) in enumerate(zip(outputs, agree, strict=False)):
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
-        if found is None or not any(are_same_tokens(found, tokens) for tokens in streams):
+        has_sum = found is not None or subject.without_skip is not None
+        is_direct = found is None or any(are_same_tokens(found, tokens) for tokens in streams)
+        is_direct |= output.is_scaled_stream and not with_residuals
+        if not has_sum or not is_direct or agrees is False:
             raise ValueError(
-                f"layer {layer} of {name} does not add the output of its attention directly to the tokens that enter "
-                "the layer (a norm, a gate or another sum comes first, such as that with an adapter or an MLP), so "
-                "what each patch adds is not known: choose attention, rollout, relevance or occlusion"
+                f"layer {layer} of {name} does not add the output of its attention alone and directly to the tokens "
+                "that enter the layer (a norm, a gate, a factor or another sum comes first or after it, such as that "
+                "with an adapter or an MLP), so what each patch adds is not known: choose attention, rollout, "
+                "relevance or occlusion"
             )
-    otherwise = layer_that_adds_otherwise(subject.model, subject.images[:1], anatomy.calls[: anatomy.depth])
-    if otherwise is not None:
-        raise ValueError(
-            f"the tokens of layer {otherwise} of {name} move otherwise than the projected values of its attention (a "
-            "factor, a gate, a second sum or an adapter follows the first sum), so what each patch adds is not known: "
-            "choose attention, rollout, relevance or occlusion"
-        )
     return outputs, residuals
 
 

@@ -1,0 +1,41 @@
+"""Finds by experiment which tokens enter an attention: the output of a norm, or what enters the layer."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vit.capture.experiments.moved import changes, rounding
+from vit.capture.interception.head_order import intercept
+from vit.capture.parts.last_tokens import and_first
+from vit.capture.parts.trace import Boundary
+
+
+def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[Boundary]) -> Boundary | None:
+    """Return the first place whose tokens (B, N, D) fix the values or the weights of an attention; None if none does.
+
+    A norm of queries, of an adapter or of an MLP before the attention fixes neither.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images, (2, C, H, W).
+        call: Number of the attention call.
+        places: Places before it, in the order in which they are tried.
+    """
+    return next((place for place in places if _fixes(model, and_first(pair), call, place)), None)
+
+
+@torch.no_grad()
+def _fixes(model: nn.Module, images: Tensor, call: int, place: Boundary) -> bool:
+    """Return whether all images have equal values or weights in an attention if they get the tokens of the first."""
+    seen: list[Tensor] = []
+
+    def keep(number: int, attn: Tensor) -> Tensor:
+        if number == call:
+            seen.extend((intercepted.values, attn))
+        return attn
+
+    intercepted = intercept(model, images, keep)
+    with intercepted, place.changed(lambda tokens: tokens[:1].expand_as(tokens).clone()):
+        model(images)
+    return any(bool((changes(numbers) <= rounding(numbers)).all()) for numbers in seen)
