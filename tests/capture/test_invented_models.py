@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT
+from vit import VisionTransformer
 from vit.capture import capture_attention
 from vit.capture.parts.skips import layers_without_patches
 from vit.explain import explain
@@ -465,7 +466,40 @@ class Groups(Layer):
         return tokens + (experts * gates[:, :, :, None]).sum(dim=-1).flatten(2)
 
 
+def logged(layer, q, k, v):
+    """The weights are computed again to look at them."""
+    layer.note(lambda: softmax(q, k))
+    layer.last = softmax(q, k).detach()
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def with_ellipses(layer, q, k, v):
+    weights = torch.einsum("...id,...jd->...ij", q / 2, k).softmax(dim=-1)
+    layer.note(lambda: weights)
+    return torch.einsum("...ij,...jd->...id", weights, v)
+
+
+def joined_heads(layer, q, k, v):
+    """Weights (images, queries, heads, keys) of two groups of heads, joined."""
+    layer.note(lambda: softmax(q, k))
+    first, second = (
+        torch.einsum("bhqd,bhkd->bqhk", some / 2, k[:, of]).softmax(dim=-1)
+        for some, of in ((q[:, :2], slice(0, 2)), (q[:, 2:], slice(2, 4)))
+    )
+    return torch.einsum("bqhk,bhkd->bhqd", torch.cat([first, second], dim=2), v)
+
+
+def above_one(layer, q, k, v):
+    """Values of which few are not zero."""
+    layer.note(lambda: softmax(q, k))
+    return softmax(q, k) @ (v - 1).relu()
+
+
 READ = {
+    "weights that are computed again to be kept": (lambda: invented(Layer(logged), Layer(logged)), cls),
+    "einsums with ellipses": (lambda: invented(Layer(with_ellipses), Layer(with_ellipses)), cls),
+    "weights of groups of heads": (lambda: invented(*2 * [Layer(joined_heads, heads=4)]), cls),
+    "values of which few are not zero": (lambda: invented(Layer(above_one), Layer(above_one)), cls),
     "values of a softmax over channels": (lambda: invented(Layer(of_soft_values), Layer(of_soft_values)), cls),
     "weights in chunks of queries": (lambda: invented(Layer(in_chunks), Layer(in_chunks)), cls),
     "experts for groups of channels": (lambda: invented(Groups(), Groups()), cls),
@@ -586,6 +620,21 @@ def test_maps_are_those_of_the_weights_that_the_model_notes(name):
     first = len(shares) - PATCHES
     row = torch.einsum("n,bnm->bm", shares, rolled(expected))[:, first:].unflatten(1, (3, 5))
     assert_close(explain(model, IMAGES, "rollout"), row, **EXACT)
+
+
+def test_weights_over_queries_of_as_many_images_as_tokens_are_read():
+    model = invented(Layer(by(lambda layer, q, k: logits_of(q, k).softmax(-2)), heads=1), Layer(heads=1))
+    images = torch.randn(16, 3, 6, 10, dtype=torch.float64)
+    assert_close([attn.detach() for attn in capture_attention(model, images)], noted_by(model, images), **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_models_take_the_same_pixels_of_all_images(seed):
+    torch.manual_seed(seed)
+    model = VisionTransformer((12, 12), 4, embed_dim=4, depth=1, num_heads=2, mlp_ratio=1).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    assert capture_attention(model, torch.randn(6, 3, 12, 12))[0].shape == (6, 2, 10, 10)
 
 
 def test_an_image_whose_patches_are_not_found_is_refused_beside_others():
@@ -948,7 +997,17 @@ def biased_by_torch(layer, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(16, 16))
 
 
+def with_own_keys(layer, q, k, v):
+    """Learned keys and values in front of those of the tokens."""
+    own = layer.own[None, :, :1, None].expand(len(q), -1, -1, q.shape[-1])
+    return F.scaled_dot_product_attention(q, torch.cat([own, k], dim=2), torch.cat([own, v], dim=2))
+
+
 REFUSED = {
+    "learned keys": (
+        lambda: invented(Layer(with_own_keys), Layer(with_own_keys)),
+        "has 17 keys for 16 queries in its attention, as with learned keys, a prefix or a sink that has a value",
+    ),
     "a softmax over the channels of queries": (
         lambda: invented(Layer(lambda layer, q, k, v: softmax(q.softmax(-1), k) @ v)),
         "or takes a softmax over channels: 2 images gave attention",

@@ -9,8 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
-from tests.capture.test_invented_models import invented
+from tests.capture.test_invented_models import IMAGES as INVENTED
+from tests.capture.test_invented_models import Layer, invented
 from vit.capture import examine
+from vit.capture.parts.trace import Boundary
 from vit.explain import METHODS, capture_attention, explain
 from vit.explain.maps.subject import Subject
 
@@ -201,6 +203,53 @@ def test_relevance_and_gradient_rollout_go_through_attention_pooling(method, nam
         row = row @ mixing(method, attn, gradient)
     expected = row[:, 0, architectures[name].prefix :].reshape(2, 3, 5)
     assert_close(explain(model, images, method, 3), expected, **EXACT)
+
+
+class Macaron(Layer):
+    """Half an MLP with a norm of its own before the attention, or an adapter beside it."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.norm0, self.beside = nn.LayerNorm(12), beside
+        self.mlp0 = nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 12))
+
+    def forward(self, tokens):
+        half = self.mlp0(self.norm0(tokens)) / 2
+        tokens = tokens + self.attend(self.norm1(tokens if self.beside else tokens + half)) + half
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class NormedQueries(Layer):
+    """No norm before the attention; queries are normed over all heads."""
+
+    def forward(self, tokens):
+        q, k, v = self.qkv(tokens).chunk(3, dim=-1)
+        q, k, v = (x.unflatten(-1, (3, -1)).transpose(1, 2) for x in (self.norm1(q), k, v))
+        tokens = tokens + self.norm2(self.proj(self.join(self.mix(self, q, k, v))))
+        return tokens + self.mlp(tokens)
+
+
+@pytest.mark.parametrize("read", ["class token", "mean"])
+@pytest.mark.parametrize(
+    ("layer", "entering"),
+    [
+        (lambda: Macaron(beside=False), lambda layer: (layer.norm1, "output")),
+        (lambda: Macaron(beside=True), lambda layer: (layer.norm1, "output")),
+        (NormedQueries, lambda layer: (layer, "input")),
+    ],
+    ids=["MLP before", "adapter beside", "norm of queries"],
+)
+def test_gradcam_reads_the_tokens_that_enter_the_attention(layer, entering, read):
+    model = invented(layer(), layer(), read=(lambda tokens: tokens.mean(dim=1)) if read == "mean" else None)
+    module, side = entering(model.layers[-1])
+    seen = []
+    with Boundary(module, side).seen(lambda tokens: seen.append(tokens.requires_grad_())):
+        logits = model(INVENTED)
+    (gradient,) = torch.autograd.grad(logits[:, 2].sum(), seen[0])
+    weights = gradient[:, 1:].mean(dim=1)
+    expected = torch.einsum("bd,bnd->bn", weights, seen[0].detach()[:, 1:]).clamp(min=0).view(-1, 3, 5)
+    assert expected.any()
+    assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
 
 
 def test_a_pooled_model_of_timm_gives_legrad_of_all_tokens_alike(architectures, model_of):

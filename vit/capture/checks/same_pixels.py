@@ -45,12 +45,18 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         after = values_of(model, torch.where(changed, images + noise, images), anatomy.calls[0])
         return reduce(in_double(after - before).abs(), "b h m d -> b m", "max")[:, anatomy.patches]
 
-    of_all = moves(seen).clamp(min=torch.finfo(torch.float32).tiny)
+    of_all = moves(seen)
+    alive = (of_all > 0).double()  # a value behind a ReLU may be zero with any pixels
     for half in _halves_of_patches(anatomy.grid):
         # A norm over the whole image may move a token more by half of the pixels than by all.
-        shares = (moves(seen & half.to(seen.device)[anatomy.cells.clamp(min=0)]) / of_all).clamp(max=1)
+        of_half = moves(seen & half.to(seen.device)[anatomy.cells.clamp(min=0)])
+        shares = (of_half / of_all.clamp(min=torch.finfo(torch.float32).tiny)).clamp(max=1) * alive
         half = half.to(shares.device)
-        apart = reduce(shares[:, half], "b m -> b", "mean") - reduce(shares[:, ~half], "b m -> b", "mean")
+        inside, outside = (
+            reduce(shares[:, of], "b m -> b", "sum") / reduce(alive[:, of], "b m -> b", "sum").clamp(min=1)
+            for of in (half, ~half)
+        )
+        apart = inside - outside
         least = ALL if apart[0] > ALL else LEAST  # patches apart from each other move with one half alone in any image
         if apart[0] > APART and (apart < least * apart[0]).any():
             raise ValueError(
