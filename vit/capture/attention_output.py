@@ -234,7 +234,7 @@ def _dense(weights: Tensor) -> Tensor:
 
 def _is_multiple(tokens: Tensor, of: Tensor) -> bool:
     """Return whether tokens are others times a number other than 0."""
-    if tokens.shape != of.shape:
+    if tokens.shape != of.shape or not of.any():
         return False
     factor = float((tokens * of).sum() / of.square().sum())
     return factor != 0 and are_same_tokens(tokens, factor * of)

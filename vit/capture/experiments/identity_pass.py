@@ -102,7 +102,7 @@ class IdentityPass(TorchFunctionMode):
             _paths(self.model, self.active, self.look),
             self.intercepted,
             self,
-            _unmoved(self.model),
+            unmoved(self.model),
             around or nullcontext(),
         ):
             self.model(self.copies)
@@ -263,7 +263,7 @@ def own_weights(count: int) -> Tensor:
 
 
 @contextmanager
-def _unmoved(model: nn.Module) -> Iterator[None]:
+def unmoved(model: nn.Module) -> Iterator[None]:
     """Within the context, modules with ``moves_to_register`` leave the numbers of patches in place."""
     moving = [module for module in model.modules() if getattr(module, "moves_to_register", False)]
     for module in moving:

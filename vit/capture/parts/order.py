@@ -16,6 +16,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.experiments.identity_pass import unmoved
 from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.head_order import intercept
 from vit.capture.remedy import CHOOSE_OTHERS
@@ -159,7 +160,16 @@ def _places_after(
     in_order = torch.arange(num_tokens)
     if module is None or len(calls) == 1:
         return in_order
-    return token_orders(model, image, calls, num_tokens, watch_last).get(AFTER_LAYERS, in_order)
+    codes, place = _codes(num_tokens), (AFTER_LAYERS, "tokens")
+    experiment = _Experiment(model, image, calls, watch_last, STRENGTHS[0])
+    with unmoved(model):
+        moved, others = (experiment.run(sets).get(place) for sets in (codes, ~codes))
+    if moved is None or not moved.any() or _in_order(moved, codes):
+        return in_order
+    sources = _sources(moved, others, codes)
+    if sources is None:
+        raise _lost(model, "after the last one")
+    return sources.argsort(stable=True)
 
 
 def _tokens_of(output: Any) -> Any:

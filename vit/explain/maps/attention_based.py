@@ -135,7 +135,8 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute LeGrad, the gradient with respect to attention (Bousselham et al. 2025): -> (B, rows, columns).
 
     In each layer l, the model's own head reads the mean of the layer's tokens as the next layer takes them, which gives
-    the score y_l. The map is the mean of ``E_h E_n (dy_l/dA_l)+`` over layers. The gradient is not multiplied by attention.
+    the score y_l. The map is the mean of ``E_h E_n (dy_l/dA_l)+`` over layers. The gradient is not multiplied by
+    attention.
 
     Args:
         subject: Model, images and score.
