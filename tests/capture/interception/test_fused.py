@@ -61,13 +61,26 @@ def test_keys_that_are_given_beside_the_tokens_are_refused(given):
     def call(attention, x):
         weights = attention.in_proj_weight, attention.in_proj_bias, None, None, False, 0.0
         output = attention.out_proj.weight, attention.out_proj.bias
-        others = torch.randn(3 * len(x), 16, 4).to(x) if given != "key_padding_mask" else torch.zeros(len(x), 16).bool()
+        hidden = torch.arange(16).expand(len(x), -1) == 15
+        others = torch.randn(3 * len(x), 16, 4).to(x) if given != "key_padding_mask" else hidden
         y = x.transpose(0, 1)
         mixed, _ = F.multi_head_attention_forward(y, y, y, 12, 3, *weights, *output, training=False, **{given: others})
         return mixed.transpose(0, 1)
 
     with pytest.raises(ValueError, match="cannot be seen: write its attention with scaled_dot_product_attention"):
         capture_attention(invented(Torchs(call)), IMAGES)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
+def test_a_padding_that_hides_no_key_is_none(dtype):
+    def padded(attention, x):
+        return attention(x, x, x, key_padding_mask=torch.zeros(x.shape[:2], dtype=dtype))[0]
+
+    found, expected = (
+        capture_attention(invented(Torchs(call), Layer()), IMAGES)
+        for call in (padded, lambda attention, x: attention(x, x, x)[0])
+    )
+    assert_close(list(found), list(expected), **EXACT)
 
 
 def mask_of_each(tokens):

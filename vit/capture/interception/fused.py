@@ -112,7 +112,10 @@ def multi_head(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute what ``nn.MultiheadAttention`` calls: (N, B, D) -> (N, B, D), and the weights if ``need_weights``."""
-    _check_multi_head(query, add_zero_attn, (bias_k, *map(others.get, ("key_padding_mask", "static_k", "static_v"))))
+    padding = others.get("key_padding_mask")
+    hides = padding is not None and bool(padding.any())  # one of False alone, or of zeros to add, hides no key
+    parts = (padding if hides else None, bias_k, others.get("static_k"), others.get("static_v"))
+    _check_multi_head(query, add_zero_attn, parts)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = ~attn_mask  # here True means that a query may not attend to a key
     if attn_mask is not None and attn_mask.ndim == 3:
