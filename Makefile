@@ -1,6 +1,6 @@
 # make demo       install, and train on handwritten digits for half a minute; no download
 # make test       lint, types, and the tests of less than half a second
-# make test-fast  only tests of less than a tenth of a second
+# make test-fast  only tests of less than 0.07 seconds
 # make test-long  the tests that make test leaves out: trainings, notebooks, killed runs, pages in a browser
 # make durations  measure how long each test takes, which decides where it runs: tests/durations.json
 # make cifar10    the 10-minute CIFAR-10 run (DATA=folder for images of your own)
