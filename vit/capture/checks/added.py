@@ -83,8 +83,10 @@ class _FirstMoves(TorchFunctionMode):
         return attn
 
     def begin_anew(self, tokens: Tensor) -> Tensor:
-        """Forget what was taken before the sum with the skip connection."""
-        self.agree[self.layer], self.is_seen = None, False
+        """Forget what was taken before the sum with the skip connection, which does not move: an MLP does."""
+        other = self.by_copy(self.output.added_to)
+        if other is None or not self.moved(other).any():
+            self.agree[self.layer], self.is_seen = None, False
         return tokens
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -105,27 +107,37 @@ class _FirstMoves(TorchFunctionMode):
         """Compare tokens (K, N, C), (N, K, C) or (K * N, C), or one token (K, C), if they are the first that move."""
         if self.output is None or self.output.projection is None or self.is_seen:
             return
-        num_tokens, channels = self.output.attn.shape[-2], len(self.output.projection)
-        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
+        tokens = self.by_copy(tokens)
+        if tokens is None:
             return
-        if tokens.shape[:-1] == (self.count * num_tokens,):
-            tokens = rearrange(tokens, "(k n) c -> k n c", k=self.count)
-        if tokens.shape[:-1] == (num_tokens, self.count):
-            tokens = rearrange(tokens, "n k c -> k n c")
-        if tokens.shape[:-1] == (self.count,):
-            tokens = rearrange(tokens, "k c -> k 1 c")
-        if tokens.shape[:-1] not in ((self.count, num_tokens), (self.count, 1)):
+        expected, moved = self.expected(), self.moved(tokens)
+        if not moved.any():
             return
-        expected = self.expected()
-        moved, largest = (tokens[self.layer + 1] - tokens[0]).to(expected), float(expected.abs().max())
-        if float(moved.abs().max()) <= LITTLE * largest:
-            return
-        self.is_seen = True
+        self.is_seen, num_tokens, largest = True, len(expected), float(expected.abs().max())
         if largest > MEASURABLE * torch.finfo(tokens.dtype).eps * float(tokens[0].abs().max()):
             allowed = tolerance(self.model, tokens, SAME) * largest
             means = [expected[first:].mean(dim=0, keepdim=True) for first in range(min(MOST_PREFIX, num_tokens))]
             may_be = [expected] if len(moved) == num_tokens else [*expected.split(1), *means]
             self.agree[self.layer] = any(bool(((moved - each).abs() <= allowed).all()) for each in may_be)
+
+    def by_copy(self, tokens: Any) -> Tensor | None:
+        """Return tokens as (K, N, C), one token as (K, 1, C), or None for anything else."""
+        num_tokens, channels = self.output.attn.shape[-2], len(self.output.projection)
+        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
+            return None
+        if tokens.shape[:-1] == (self.count * num_tokens,):
+            return rearrange(tokens, "(k n) c -> k n c", k=self.count)
+        if tokens.shape[:-1] == (num_tokens, self.count):
+            return rearrange(tokens, "n k c -> k n c")
+        if tokens.shape[:-1] == (self.count,):
+            return rearrange(tokens, "k c -> k 1 c")
+        return tokens if tokens.shape[:-1] in ((self.count, num_tokens), (self.count, 1)) else None
+
+    def moved(self, tokens: Tensor) -> Tensor:
+        """Return how the tokens of the changed copy moved, (N, C); all zero if by a little of what is expected."""
+        expected = self.expected()
+        moved = (tokens[self.layer + 1] - tokens[0]).to(expected)
+        return moved * (moved.abs().max() > LITTLE * expected.abs().max())
 
     def expected(self) -> Tensor:
         """Return how the tokens of the changed copy should move, (N, C)."""
