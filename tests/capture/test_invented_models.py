@@ -455,6 +455,12 @@ def in_chunks(layer, q, k, v):
     return torch.cat([softmax(some, k) for some in q.split(5, dim=2)], dim=2) @ v
 
 
+def in_chunks_by_name(layer, q, k, v):
+    """The same with the names of numpy."""
+    layer.note(lambda: softmax(q, k))
+    return torch.concatenate(tensors=[softmax(some, k) for some in q.split(5, dim=2)], axis=2) @ v
+
+
 class Groups(Layer):
     """Each token chooses among four experts for each group of channels: a softmax of (images, tokens, groups, 4)."""
 
@@ -502,6 +508,7 @@ READ = {
     "values of which few are not zero": (lambda: invented(Layer(above_one), Layer(above_one)), cls),
     "values of a softmax over channels": (lambda: invented(Layer(of_soft_values), Layer(of_soft_values)), cls),
     "weights in chunks of queries": (lambda: invented(Layer(in_chunks), Layer(in_chunks)), cls),
+    "weights in chunks, joined by keywords": (lambda: invented(*2 * [Layer(in_chunks_by_name)]), cls),
     "experts for groups of channels": (lambda: invented(Groups(), Groups()), cls),
     "experts weighed by slices of a softmax": (lambda: invented(Routed(by_einsum), Routed(by_einsum)), cls),
     "heads of a number of their own in each layer": (lambda: invented(Layer(heads=1), Layer(heads=4), Layer()), cls),
@@ -968,6 +975,13 @@ def learned(layer, q, k, v):
     return weights / weights.sum(dim=-1, keepdim=True) @ v
 
 
+def learned_by_hand(layer, q, k, v):
+    """The same by a product and a sum."""
+    weights = layer.bias[:, :16, :16].exp()
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return (weights[..., None] * v[:, :, None]).sum(dim=3)
+
+
 class OfClass(Layer):
     """The class token attends to itself and the patches."""
 
@@ -1082,6 +1096,14 @@ REFUSED = {
     ),
     "learned weights after all others": (
         lambda: invented(Layer(), Layer(learned)),
+        r"mixes tokens in a way .* \(Layer 'layers.1', after the last",
+    ),
+    "learned weights in a product and a sum before all others": (
+        lambda: invented(Layer(learned_by_hand), Layer()),
+        r"mixes tokens in a way .* \(Layer 'layers.0', before number 0",
+    ),
+    "learned weights in a product and a sum after all others": (
+        lambda: invented(Layer(), Layer(learned_by_hand)),
         r"mixes tokens in a way .* \(Layer 'layers.1', after the last",
     ),
     "a second class attention that is not seen": (

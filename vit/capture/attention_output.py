@@ -93,7 +93,7 @@ def _watch(
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = args[0] if args else next(iter(kwargs.values()), None)
         entered.append(first if isinstance(first, Tensor) else None)
-        if isinstance(first, Tensor) and first.is_floating_point():
+        if isinstance(first, Tensor) and first.is_floating_point() and first.ndim < 4:  # no map of pixels
             since_last.append(first)
 
     def leave(*_: Any) -> None:

@@ -257,6 +257,12 @@ def test_weights_that_are_multiplied_by_a_matrix_of_the_model_are_refused():
         capture_attention(model, IMAGES)
 
 
+@pytest.mark.parametrize("call", [capture_attention, examine, explain])
+def test_no_images_are_refused(call):
+    with pytest.raises(ValueError, match="there are no images: give at least one"):
+        call(spelled(fused), IMAGES[:0])
+
+
 def test_images_without_pixels_are_refused():
     with pytest.raises(ValueError, match="images are on the meta device, which holds no pixels: load model and images"):
         capture_attention(spelled(fused).to("meta"), IMAGES.to("meta"))

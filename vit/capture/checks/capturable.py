@@ -67,6 +67,8 @@ def check_pixels(images: Tensor) -> None:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"
         )
+    if not images.numel():
+        raise ValueError("there are no images: give at least one")
     if images.is_meta:
         raise ValueError("images are on the meta device, which holds no pixels: load model and images to another one")
     if not (finite := images.isfinite()).all():

@@ -216,7 +216,7 @@ class IdentityPass(TorchFunctionMode):
         """Record the first result since the last layer in which a token depends on both halves.
 
         A product with weights of each head for all pairs of tokens is attention, even if these are learned and it is
-        linear.
+        linear. So is the sum of a product (K, H, N, M, d).
         """
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
         tokens = None if self.first or is_between else self.tokens_of(result)
@@ -228,7 +228,7 @@ class IdentityPass(TorchFunctionMode):
             return
         plain, first, second, both = tokens[:4, one & other]
         is_linear = not ((both - first - second + plain).abs() > COARSER * allowed).any()
-        is_linear = is_linear and not (func in MATRIX_PRODUCTS and any(map(self.are_weights, tensors(args))))
+        is_linear = is_linear and not self.is_attention(func, args)
         if not (_is_scaled(plain, first, allowed) | _is_scaled(plain, second, allowed)).all():
             self.first = MixingPlace(self.active[-1], self.num_results, is_linear)
 
@@ -247,6 +247,13 @@ class IdentityPass(TorchFunctionMode):
         of_all = self.lengths | {length + 1 for length in self.lengths}  # keys of class attention have one more
         is_of_pooled = copies == len(self.copies) and not of_all & {*others, prod(others[1:])}
         return rearrange(result, "k ... -> k 1 (...)") if is_of_pooled else None
+
+    def is_attention(self, func: Callable[..., Any] | None, args: tuple[Any, ...]) -> bool:
+        """Return whether a function multiplies tokens by weights of each head, or sums such products."""
+        if func in MATRIX_PRODUCTS:
+            return any(map(self.are_weights, tensors(args)))
+        pairs = (sum(size in self.lengths for size in summed.shape) > 1 for summed in tensors(args) if summed.ndim > 4)
+        return func in (torch.sum, Tensor.sum) and any(pairs)
 
     def are_weights(self, factor: Tensor) -> bool:
         """Return whether a tensor is of heads and two axes of tokens, (..., H, N, N), and the same for all copies."""

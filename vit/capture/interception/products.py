@@ -146,17 +146,18 @@ def part(mode: "InterceptAttention", func: Callable[..., Any], input: Tensor, *a
     return taken
 
 
-def joined(mode: "InterceptAttention", func: Callable[..., Tensor], parts: Any, *args: Any, **kwargs: Any) -> Tensor:
+def joined(mode: "InterceptAttention", func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """Join tensors. Weights of some queries after those of others are still weights."""
-    whole = func(parts, *args, **kwargs)
-    known = [mode.followed.known.get(part) for part in tensors([parts])]
-    dim = args[0] if args else kwargs.get("dim", 0)
-    are_rows = dim in (-2, whole.ndim - 2) and all(known)
+    whole = func(*args, **kwargs)
+    given = dict(zip(("tensors", "dim"), args, strict=False)) | kwargs
+    parts = list(tensors([given["tensors"]]))
+    known = [mode.followed.known.get(part) for part in parts]
+    are_rows = given.get("dim", given.get("axis", 0)) in (-2, whole.ndim - 2) and all(known)
     if are_rows and all(part.shape[-2:] == weights.shape for part, weights in zip(parts, known, strict=True)):
         softmaxes = frozenset().union(*(weights.softmaxes for weights in known))
         mode.followed.known[whole] = Weights(tuple(whole.shape[-2:]), softmaxes)
     else:
-        mode.followed.follow(whole, (parts,))
+        mode.followed.follow(whole, parts)
     return whole
 
 
