@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.checks.alone import check_logits_alone
-from vit.capture.checks.capturable import check_capturable, check_pixels
+from vit.capture.checks.capturable import check_capturable, check_images
 from vit.capture.experiments.halves import separating_both_ways
 from vit.capture.experiments.moved import moved_by_images, two_of, units_of, usual_changes
 from vit.capture.parts.logits import result_of
@@ -28,10 +28,8 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
     round alike, also in half precision.
     """
-    check_pixels(images)
+    check_images(images)
     check_capturable(model)
-    if not len(images):
-        raise ValueError("there are no images: give at least one")
     pair = two_of(images)
     one = repeated(model, pair)
     with torch.no_grad():
