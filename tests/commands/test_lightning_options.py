@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning import Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning
+from lightning import Trainer, seed_everything
+from lightning.pytorch.callbacks import BackboneFinetuning, LambdaCallback
 from lightning.pytorch.loggers import csv_logs
+from lightning.pytorch.plugins import AsyncCheckpointIO
 
 from tests.tiny import MODEL, TINY
 from vit.data import Digits
@@ -40,9 +41,16 @@ def test_an_option_of_lightning_trains_and_is_noted_whole(run, folder, words):
     run("fit", "--config", "runs/one/version_0/config.yaml", "--trainer.fast_dev_run", "true")
 
 
+def test_an_accumulation_that_is_typed_halves_the_steps(run):
+    scheduling = ["--trainer.callbacks+", "GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2}"]
+    steps = [run("fit", *ONE, *words).trainer.global_step for words in ([], scheduling)]
+    assert steps == [12, 6]
+
+
 def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
     run("fit", *ONE)
-    run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
+    cli = run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
+    assert isinstance(cli.trainer.strategy.checkpoint_io, AsyncCheckpointIO)
     paths = [folder / f"runs/one/version_{version}/checkpoints" for version in (0, 1)]
     for name in ("last", "best"):
         one, other = (read_checkpoint(path / f"{name}.ckpt")["state_dict"] for path in paths)
@@ -63,8 +71,28 @@ def test_backbone_finetuning_in_python_names_what_is_there_instead(folder):
 
     trainer = Trainer(**options, callbacks=[BackboneFinetuning()], enable_progress_bar=False)
     model = WithBackbone(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
-    model._trainer = trainer
-    model.configure_callbacks()
+    with pytest.raises(ValueError, match="return an optimiser of your own from configure_optimizers"):
+        trainer.fit(model, Digits())
+
+
+def test_backbone_finetuning_unfreezes_the_backbone_of_an_own_class_with_an_own_optimiser(folder):
+    class Own(ViTClassifier):
+        @property
+        def backbone(self):
+            return self.network.blocks
+
+        def configure_optimizers(self):
+            return torch.optim.SGD([each for each in self.parameters() if each.requires_grad], 0.1)
+
+    model = Own(image_size=8, patch_size=4, in_channels=1, embed_dim=8, depth=1, num_heads=2)
+    qkv = model.network.blocks[0].attn.qkv.weight
+    weights = [qkv.detach().clone()]
+    callbacks = [BackboneFinetuning(unfreeze_backbone_at_epoch=1)]
+    callbacks.append(LambdaCallback(on_train_epoch_end=lambda *_: weights.append(qkv.detach().clone())))
+    options = {"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    Trainer(**options, callbacks=callbacks, enable_progress_bar=False).fit(model, Digits(batch_size=400))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
 
 
 def test_overfit_batches_of_one_is_one_batch_and_a_note_of_lightning_that_is_none_is_hidden(run, folder, capsys):
@@ -115,10 +143,28 @@ def test_tensorboard_is_an_extra_of_its_own(error_of, monkeypatch):
     assert line == f"error: {needed}"
 
 
-def test_another_precision_than_that_of_a_trainer_in_python_is_said(run, monkeypatch, capsys):
+def test_what_a_trainer_in_python_computes_otherwise_is_said(run, monkeypatch, capsys):
     monkeypatch.setattr("vit.commands.training_cli.fastest_precision", lambda accelerator: "bf16-mixed")
     fast = ["--trainer.accelerator", "cpu", "--trainer.fast_dev_run", "true"]
     run("fit", "--data", "Digits", *MODEL, *fast)
-    assert "precision bf16-mixed is the fastest here; Trainer() in Python has 32-true" in capsys.readouterr().out
+    assert (
+        "Trainer() in Python has --trainer.precision 32-true (here bf16-mixed, the fastest) and "
+        "--trainer.gradient_clip_val null (here 1.0)\n"
+    ) in capsys.readouterr().out
     run("fit", "--data", "Digits", *MODEL, *fast, "--trainer.precision", "32-true")
-    assert "precision" not in capsys.readouterr().out
+    assert "in Python has --trainer.gradient_clip_val null (here 1.0)\n" in capsys.readouterr().out
+    run("fit", "--data", "Digits", *MODEL, *fast, "--trainer.precision", "32-true", "--trainer.gradient_clip_val", "0")
+    assert "in Python" not in capsys.readouterr().out
+
+
+def test_the_same_settings_give_the_same_weights_from_the_command_line_and_from_python(run):
+    typed = run("fit", *TINY, "--trainer.max_epochs", "1").model.network.state_dict()
+    seed_everything(0)
+    data = Digits(batch_size=100)
+    sizes = {"image_size": 8, "in_channels": 1, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    model = ViTClassifier(**sizes, num_classes=10, mean=data.mean, std=data.std)
+    Trainer(max_epochs=1, accelerator="cpu", gradient_clip_val=1.0, logger=False, enable_checkpointing=False).fit(
+        model, data
+    )
+    in_python = model.network.state_dict()
+    assert all(torch.equal(typed[name], in_python[name]) for name in typed)

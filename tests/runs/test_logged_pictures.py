@@ -29,6 +29,8 @@ def test_tensorboard_has_the_picture_and_csv_takes_none(picture, tmp_path):
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "TensorBoardLogger"])
 def test_a_logger_and_what_is_derived_from_it_get_the_file(picture, name):
     taken = MagicMock()
-    logger = type("Derived", (type(name, (), {}),), {"experiment": taken, "log_image": taken, "run_id": "3"})()
+    logger = type(
+        "Derived", (type(name, (), {}),), {"experiment": taken, "log_image": taken, "log_file": taken, "run_id": "3"}
+    )()
     log_pictures([logger], [picture], 7, name="attention")
     assert str(Path(picture)) in str(taken.mock_calls)

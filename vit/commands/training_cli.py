@@ -287,10 +287,18 @@ class ViTCLI(LightningCLI):
 
     def _set_engine(self, config: dict[str, Any]) -> None:
         """Set the precision unless a plugin does, plugins, devices and strategy."""
+        in_python = []  # where a trainer of Python has other numbers
         if not sets_precision(config["plugins"]):
-            config["precision"] = config["precision"] or self._choose_precision(config["accelerator"])
+            chosen = config["precision"] or self._choose_precision(config["accelerator"])
+            if not config["precision"] and chosen != "32-true":
+                in_python.append(f"--trainer.precision 32-true (here {chosen}, the fastest)")
+            config["precision"] = chosen
             if self.subcommand == "fit":
-                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
+                self.config["fit"]["trainer"]["precision"] = chosen  # for config.yaml
+        if config["gradient_clip_val"]:
+            in_python.append(f"--trainer.gradient_clip_val null (here {config['gradient_clip_val']})")
+        if self.subcommand == "fit" and in_python:
+            print_once(f"Trainer() in Python has {' and '.join(in_python)}")
         set_engine(config)
 
     def _stop_if_finished(self) -> None:
@@ -307,12 +315,7 @@ class ViTCLI(LightningCLI):
         """Return the fastest precision, or for an evaluation that of the training, so that its numbers are repeated."""
         folder = run_folder_of(self.trained.path) or self.run_folder
         known = read_results(folder) if self.subcommand in ("validate", "test") else {}
-        precision = known.get("precision") or fastest_precision(accelerator)
-        if self.subcommand == "fit" and precision != "32-true":
-            print_once(
-                f"precision {precision} is the fastest here; Trainer() in Python has 32-true: --trainer.precision"
-            )
-        return precision
+        return known.get("precision") or fastest_precision(accelerator)
 
     def _callbacks(self, checkpoints: list[Callback]) -> list[Callback]:
         dtype = self._get(self.config, "optimize")

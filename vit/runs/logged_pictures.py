@@ -17,6 +17,7 @@ def _to_tensorboard(logger: Any, name: str, path: Path, step: int) -> None:
 # The call of each logger, by the name of its class or a base class: the packages of most are not installed.
 CALLS: dict[str, Callable[[Any, str, Path, int], Any]] = {
     "CometLogger": lambda logger, name, path, step: logger.experiment.log_image(str(path), name=name, step=step),
+    "LitLogger": lambda logger, name, path, step: logger.log_file(str(path)),
     "MLFlowLogger": lambda logger, name, path, step: logger.experiment.log_artifact(logger.run_id, str(path)),
     "NeptuneLogger": lambda logger, name, path, step: logger.experiment[f"pictures/{name}"].upload(str(path)),
     "TensorBoardLogger": _to_tensorboard,

@@ -1,5 +1,6 @@
 """The pictures of a run: the curves of its training, and what its module draws of an evaluation."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from vit.data.module import Stage
+from vit.data.module import ImageSet, Stage
 from vit.runs.logged_pictures import log_pictures
 from vit.runs.record import RunRecord
-from vit.runs.splits import has_split, splits_of
+from vit.runs.splits import LoadedImages, has_split, splits_of
 from vit.support.picture_files import save_figure
 from vit.support.plotting import BLUE, GREY, ORANGE, plot_style
 from vit.training.description import Score
@@ -32,16 +33,17 @@ class RunPictures(Callback):
         data = trainer.datamodule
         is_last = not (has_split(data, "test") and trainer.limit_test_batches)
         if stage == "fit" and has_split(data, "val") and is_last:
-            self._draw_images(trainer, pl_module, "val")
+            self._draw_images(trainer, "val", pl_module.draw)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw a validation, unless it is one of those during training."""
-        if trainer.state.fn != TrainerFn.FITTING:
-            self._draw_images(trainer, pl_module, "val")
+        """Draw a validation. During the training, most objectives draw nothing."""
+        if not trainer.sanity_checking:
+            is_fitting = trainer.state.fn == TrainerFn.FITTING
+            self._draw_images(trainer, "val", pl_module.draw_validation if is_fitting else pl_module.draw)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the test."""
-        self._draw_images(trainer, pl_module, "test")
+        self._draw_images(trainer, "test", pl_module.draw)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Draw the curves so far."""
@@ -60,14 +62,17 @@ class RunPictures(Callback):
             log_pictures(trainer.loggers, [path], trainer.global_step)
 
     @rank_zero_only
-    def _draw_images(self, trainer: Trainer, pl_module: LightningModule, stage: Stage) -> None:
-        """Draw the pictures of the last evaluation."""
+    def _draw_images(
+        self, trainer: Trainer, stage: Stage, draw: Callable[[Path, str, ImageSet | LoadedImages], list[Path] | None]
+    ) -> None:
+        """Draw the pictures of the last evaluation, and log the files that ``draw`` returns; all if it returns None."""
         if not trainer.fast_dev_run:
             self.record.folder.mkdir(parents=True, exist_ok=True)
             split = "validation" if stage == "val" else stage
             try:
-                pl_module.draw(self.record.folder, split, splits_of(trainer)[stage])
-                drawn = [path for path in sorted(self.record.folder.glob("*.png")) if path.stem != "curves"]
+                drawn = draw(self.record.folder, split, splits_of(trainer)[stage])
+                if drawn is None:
+                    drawn = [path for path in sorted(self.record.folder.glob("*.png")) if path.stem != "curves"]
                 log_pictures(trainer.loggers, drawn, trainer.global_step)
             except Exception as error:  # of any kind: a picture must not end a training
                 print(f"not all pictures are drawn: {' '.join(str(error).split())}", flush=True)

@@ -137,6 +137,10 @@ class Objective(LightningModule, ABC):
     def draw(self, folder: Path, split: str, image_set: ImageSet) -> None:
         """Draw ``pictures`` of the last evaluation, on the images of a split, into a folder."""
 
+    def draw_validation(self, folder: Path, split: str, image_set: ImageSet) -> list[Path]:
+        """Draw what each validation during the training shows, into a folder, and return the files: none by default."""
+        return []
+
     def results(self, split: str) -> dict[str, Any]:
         """Return what ``results.json`` holds of the last evaluation, besides its scores."""
         return {f"{split}_{self.monitor.name}": getattr(self.evaluation, self.monitor.name)}
@@ -231,8 +235,14 @@ class Objective(LightningModule, ABC):
         """Start the schedule and the mean of the training loss.
 
         Raises:
-            ValueError: If a setting is a share of the training, and the training has no end.
+            ValueError: If a setting is a share of the training, and the training has no end, or a callback would add
+                weights to the optimiser later.
         """
+        if self.schedule is not None and any(isinstance(each, BackboneFinetuning) for each in self.trainer.callbacks):
+            raise ValueError(
+                "BackboneFinetuning adds weights to the optimiser during the training, and its schedule knows those of "
+                "the start alone: return an optimiser of your own from configure_optimizers"
+            )
         if self.device.type == "cpu":
             keep_freed_memory()
         # Not in configure_optimizers: there, TrainingLength would make Lightning build the loader before it restores

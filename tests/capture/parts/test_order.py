@@ -144,14 +144,17 @@ def test_tokens_that_are_mixed_or_lost_between_layers_are_refused(name):
 class KeysBackwards(nn.Module):
     """An attention of ours whose keys and values stand in another order than its queries."""
 
-    def __init__(self, attention, turns_queries=False):
+    def __init__(self, attention, turns_queries=False, is_fused=True):
         super().__init__()
-        self.attention, self.turns_queries = attention, turns_queries
+        self.attention, self.turns_queries, self.is_fused = attention, turns_queries, is_fused
 
     def forward(self, tokens, **_):
         q, k, v = self.attention.heads(tokens)
         q, k, v = (q.flip(2), k, v) if self.turns_queries else (q, k.flip(2), v.flip(2))
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        if self.is_fused:
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        else:
+            mixed = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
         return self.attention.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -166,11 +169,12 @@ def test_keys_in_another_order_than_their_queries_are_refused(layer):
             refused(vit, IMAGES)
 
 
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "by hand"])
 @pytest.mark.parametrize("turned", ["keys", "queries"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_keys_in_another_order_in_the_first_layer_are_refused_in_the_same_words(depth, turned):
+def test_keys_in_another_order_in_the_first_layer_are_refused_in_the_same_words(depth, turned, is_fused):
     vit, said = plain(depth=depth), []
-    vit.blocks[0].attn = KeysBackwards(vit.blocks[0].attn, turned == "queries")
+    vit.blocks[0].attn = KeysBackwards(vit.blocks[0].attn, turned == "queries", is_fused)
     for refusing in (capture_attention, examine):
         with pytest.raises(
             ValueError, match=r"the keys of attention 0 stand in another order than its queries"
@@ -231,9 +235,20 @@ class FlippedQueries(Layer):
         return self.proj(self.join((weights @ v).flip(2)))
 
 
+class FlippedResults(Layer):
+    """What the queries of a layer mix is added to tokens in another order."""
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        weights = softmax(q, k)
+        self.note(lambda: weights.flip(2))
+        return self.proj(self.join((weights @ v).flip(2)))
+
+
+@pytest.mark.parametrize("flipped", [FlippedQueries, FlippedResults])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_rows_of_a_layer_in_another_order_are_refused_in_the_last_one_too(place):
-    layers = [FlippedQueries() if number == place else Layer() for number in range(3)]
+def test_rows_of_a_layer_in_another_order_are_refused_in_the_last_one_too(place, flipped):
+    layers = [flipped() if number == place else Layer() for number in range(3)]
     with pytest.raises(ValueError, match=r"mixed, exchanged or cut off|mixes tokens in a way"):
         capture_attention(invented(*layers), INVENTED_IMAGES)
 
@@ -243,7 +258,7 @@ def test_rows_of_the_last_layer_are_found_if_no_module_returns_tokens_after_it(o
     def run(model, images):
         tokens, layer = model.embed(images), model.layers[0]
         q, k, v = layer.split(tokens)
-        added = layer.join((softmax(q[:, :, order], k) @ v)[:, :, order])
+        added = layer.join((softmax(q, k) @ v)[:, :, order])
         return model.head((tokens + added @ layer.proj.weight.mT)[:, 0])
 
     model = invented(Layer(), run=run)
@@ -263,7 +278,7 @@ class Backwards(nn.Module):
 
 @pytest.mark.parametrize("flipped", [False, True])
 def test_tokens_that_a_module_moves_after_the_last_layer_are_no_rows_in_another_order(flipped):
-    model = invented(Layer(), FlippedQueries() if flipped else Layer(), read=lambda tokens: tokens[:, -1])
+    model = invented(Layer(), FlippedResults() if flipped else Layer(), read=lambda tokens: tokens[:, -1])
     model.norm = nn.Sequential(Backwards(), model.norm)
     if flipped:
         with pytest.raises(
@@ -275,7 +290,7 @@ def test_tokens_that_a_module_moves_after_the_last_layer_are_no_rows_in_another_
 
 
 def test_rows_of_a_single_layer_in_another_order_are_refused_for_maps_too():
-    model = invented(FlippedQueries())
+    model = invented(FlippedResults())
     with pytest.raises(ValueError, match="queries of attention 0"):
         explain(model, INVENTED_IMAGES, "rollout")
 
@@ -283,5 +298,5 @@ def test_rows_of_a_single_layer_in_another_order_are_refused_for_maps_too():
 def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
     assert len(capture_attention(invented(run=backwards), INVENTED_IMAGES)) == 3
     with pytest.raises(ValueError, match="queries of attention 0"):
-        check_last_rows(invented(FlippedQueries()), INVENTED_IMAGES[:1], [0], 16)
+        check_last_rows(invented(FlippedResults()), INVENTED_IMAGES[:1], [0], 16)
     check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], [0], 16)

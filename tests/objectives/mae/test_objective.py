@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,6 +121,20 @@ def test_a_run_has_its_scores_in_results_console_metrics_and_report(trained):
     for heading in ("Reconstructions", "Neighbours", "Effective rank", "Test error of reconstruction"):
         assert heading in page
     assert {path.name for path in run.glob("*.png")} == {"curves.png", "neighbours.png", "reconstructions.png"}
+
+
+def test_each_validation_of_a_training_draws_its_reconstructions(run, folder, monkeypatch, pictures):
+    epochs, logged = [], []
+
+    def draw(module, folder, split, _):
+        epochs.append((split, module.trainer.current_epoch))
+        return folder / "reconstructions.png"
+
+    monkeypatch.setattr("vit.objectives.mae.objective.draw_reconstructions", draw)
+    monkeypatch.setattr("vit.runs.run_pictures.log_pictures", lambda loggers, paths, step: logged.append([*paths]))
+    run("fit", *MAE, "--trainer.num_sanity_val_steps", "2", "--trainer.limit_test_batches", "0")
+    assert epochs == [("validation", 0), ("validation", 1), ("validation", 2)]  # the last one is that of the end
+    assert logged[:2] == [[Path("runs/mae/version_0/reconstructions.png")]] * 2
 
 
 def test_its_checkpoint_is_a_backbone_that_loads_and_starts_a_classifier(trained, module_folder, run, monkeypatch):

@@ -27,6 +27,7 @@ from vit.capture.remedy import CHOOSE_OTHERS
 LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
+LARGE = 1e-3  # of the largest weight of a row
 CHANNELS_LAST = (F.linear, F.layer_norm)
 
 
@@ -177,7 +178,7 @@ class IdentityPass(TorchFunctionMode):
         self.reached(call)
         if call in self.calls:
             self.intercepted.check_all_images(call, attn)
-        is_lost = call in self.calls and not self.is_pooled and not self.enter(call) and not self.is_read_out
+        is_lost = call in self.calls and not self.is_pooled and not self.enter(call, attn) and not self.is_read_out
         if attn.shape[-2] != attn.shape[-1]:
             self.is_pooled |= call in self.calls
             # Query n sees token n alone, so that the tokens that pool the others depend on one half at most.
@@ -187,7 +188,7 @@ class IdentityPass(TorchFunctionMode):
             identity = identity * (1 + STEP * rearrange(self.halves(attn, self.num_tokens), "k m -> k 1 1 m"))
         return identity.expand(attn.shape)
 
-    def enter(self, call: int) -> bool:
+    def enter(self, call: int, attn: Tensor) -> bool:
         """Check the values of a layer. Return whether either half of the tokens changes any of them."""
         values = self.intercepted.values
         one, other = reduce(changes(values)[:2], "k h m d -> k m", "max") > rounding(values)
@@ -195,16 +196,22 @@ class IdentityPass(TorchFunctionMode):
             mixed = MixedError(self.first or MixingPlace(self.active[-1], self.num_results, is_linear=False), call)
             mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
             raise mixed
-        self.check_queries(call, one, other)
+        self.check_rows(call, attn, one, other)
         self.layer, self.first = self.layer + 1, None
         return bool((one | other).any())
 
-    def check_queries(self, call: int, one: Tensor, other: Tensor) -> None:
-        """Check that each query moves with the same half as its value: which values move with each half, (M,) twice."""
-        queries = self.intercepted.queries
-        if queries is None or queries.shape[-2] != len(one):
+    def check_rows(self, call: int, attn: Tensor, one: Tensor, other: Tensor) -> None:
+        """Check that each query moves with the same half as its value: which values move with each half, (M,) twice.
+
+        If a model multiplies queries by keys itself, its weights are looked at in place of the queries.
+        """
+        if attn.shape[-2] != len(one):
             return
-        of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
+        queries = self.intercepted.queries
+        if queries is None:
+            of_one, of_other = (_moved_rows(attn, which, ~half) for which, half in enumerate((one, other), start=1))
+        else:
+            of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
         if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
             raise ValueError(
                 f"the tokens of {type(self.model).__name__} are mixed, exchanged or cut off between its attentions in "
@@ -262,6 +269,28 @@ class IdentityPass(TorchFunctionMode):
         # Channels of tokens (K, N, D) may be as many as tokens. The first and the last copy are of one image.
         is_of_copies = len(factor) == len(self.copies) and torch.allclose(factor[0], factor[-1])
         return not is_of_copies or torch.allclose(factor[0], factor[1])
+
+
+def _moved_rows(attn: Tensor, changed: int, still: Tensor) -> Tensor:
+    """Return which rows of attention (K, H, N, M) are of a query that differs in copy number ``changed``, (N,).
+
+    Scores of unchanged keys do not move in the row of an unchanged query. A softmax divides them by another sum, which
+    does not change the ratio of two weights.
+
+    Args:
+        attn: The attention of copies of an image, of which the first and the last are equal.
+        changed: Number of the copy.
+        still: Which keys are unchanged in it, (M,).
+    """
+    weights = attn[[0, changed, -1]][..., still]
+    # Compared to the largest of the row: small weights have lost digits, and a mask leaves none.
+    is_large = (weights > LARGE * weights.amax(dim=-1, keepdim=True)).all(dim=0, keepdim=True)
+    logs = torch.where(is_large, weights.clamp(min=torch.finfo(attn.dtype).tiny).log(), 0)
+    mean = reduce(logs, "k h n m -> k h n 1", "sum") / reduce(is_large.to(attn), "k h n m -> k h n 1", "sum").clamp(
+        min=1
+    )
+    ratios = torch.where(is_large, logs - mean, 0)
+    return reduce(changes(ratios)[0], "h n m -> n", "max") > rounding(ratios)
 
 
 def own_weights(count: int) -> Tensor:

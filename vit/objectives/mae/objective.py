@@ -126,3 +126,7 @@ class MaskedAutoencoder(FeatureLearner):
         """Draw reconstructions of images of the split, and neighbours, into a folder."""
         draw_reconstructions(self, folder, split, image_set)
         super().draw(folder, split, image_set)
+
+    def draw_validation(self, folder: Path, split: str, image_set: ImageSet) -> list[Path]:
+        """Draw reconstructions of images of the split, and return the file; none of a model sharded over processes."""
+        return [draw_reconstructions(self, folder, split, image_set)] if self.device_mesh is None else []

@@ -22,8 +22,8 @@ HIDDEN = 0.6  # brightness of hidden patches
 NAMES = ("image", "visible", "predicted")
 
 
-def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str, image_set: ImageSet) -> None:
-    """Draw images of a split with what a ``MaskedAutoencoder`` predicts of their hidden patches, into a folder."""
+def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str, image_set: ImageSet) -> Path:
+    """Draw images of a split with what a ``MaskedAutoencoder`` predicts of their hidden patches; return the file."""
     check_whole(autoencoder)
     images, _ = image_set.decode(spread_out(len(image_set.labels), SHOWN))
     with evaluating(autoencoder):
@@ -35,6 +35,7 @@ def draw_reconstructions(autoencoder: LightningModule, folder: Path, split: str,
     colors = [BLUE, GREY, GREY] * len(images)
     place = folder / "reconstructions.png"
     draw_captioned(shown, [*NAMES] * len(images), colors, title, place, across=2 * len(NAMES), width=1.3, fontsize=8)
+    return place
 
 
 def reconstructed(autoencoder: LightningModule, images: Tensor) -> tuple[Tensor, Tensor]:
