@@ -1112,7 +1112,7 @@ REFUSED = {
     ),
     "keys and values backwards in the last layer": (
         lambda: invented(Layer(), Layer(backward_keys)),
-        "the keys of attention 1, and perhaps its queries",
+        "the keys of attention 1 stand in another order than its queries",
     ),
     "weights without images and heads": (
         lambda: invented(Layer(), Layer(two_axes)),

@@ -27,7 +27,7 @@ from vit.capture.remedy import CHOOSE_OTHERS
 LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
-LARGE = 1e-3  # of the largest weight of a row
+FAINT = 1e-4  # of the largest move of a row: large scores round by more than their differences
 CHANNELS_LAST = (F.linear, F.layer_norm)
 
 
@@ -210,6 +210,8 @@ class IdentityPass(TorchFunctionMode):
         queries = self.intercepted.queries
         if queries is None:
             of_one, of_other = (_moved_rows(attn, which, ~half) for which, half in enumerate((one, other), start=1))
+            if (of_one & of_other).any() or (of_one.sum(), of_other.sum()) != (one.sum(), other.sum()):
+                return  # a row may move by all keys, or hardly by its query
         else:
             of_one, of_other = reduce(changes(queries)[:2], "k h m d -> k m", "max") > rounding(queries)
         if (one & of_other & ~of_one).any() or (other & of_one & ~of_other).any():
@@ -282,15 +284,13 @@ def _moved_rows(attn: Tensor, changed: int, still: Tensor) -> Tensor:
         changed: Number of the copy.
         still: Which keys are unchanged in it, (M,).
     """
-    weights = attn[[0, changed, -1]][..., still]
-    # Compared to the largest of the row: small weights have lost digits, and a mask leaves none.
-    is_large = (weights > LARGE * weights.amax(dim=-1, keepdim=True)).all(dim=0, keepdim=True)
-    logs = torch.where(is_large, weights.clamp(min=torch.finfo(attn.dtype).tiny).log(), 0)
-    mean = reduce(logs, "k h n m -> k h n 1", "sum") / reduce(is_large.to(attn), "k h n m -> k h n 1", "sum").clamp(
-        min=1
-    )
-    ratios = torch.where(is_large, logs - mean, 0)
-    return reduce(changes(ratios)[0], "h n m -> n", "max") > rounding(ratios)
+    weights, least = attn[[0, changed, -1]][..., still], torch.finfo(attn.dtype).tiny
+    counted = (weights > least).all(dim=0, keepdim=True)  # not masked
+    logs = torch.where(counted, weights.clamp(min=least).log(), 0)
+    numbers = reduce(counted.to(attn), "k h n m -> k h n 1", "sum").clamp(min=1)
+    ratios = torch.where(counted, logs - reduce(logs, "k h n m -> k h n 1", "sum") / numbers, 0)
+    moves = reduce(changes(ratios)[0], "h n m -> n", "max")
+    return moves > max(rounding(ratios), FAINT * moves.max().item())
 
 
 def own_weights(count: int) -> Tensor:
