@@ -67,6 +67,17 @@ def of_claim(cell: Cell) -> str:
     return shlex.join(["claims.py", cell["command"].split()[-1], cell["setting"]])
 
 
+def of_pretraining(cell: Cell) -> str:
+    """Return the training without labels of a cell, or that from labels if it has no other.
+
+    >>> of_pretraining({"row": "mae", "pretraining": {"command": "python train.py fit --config configs/mae.yaml"}})
+    '--config configs/mae.yaml'
+    """
+    if cell["row"] == "untrained":
+        return "--config configs/cifar10_quick.yaml"
+    return typed(cell.get("pretraining", cell))
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the stated numbers.
@@ -249,8 +260,8 @@ PARTS: dict[str, Part] = {
         minutes=300,
         commands=(f"pretraining.py {DATA} --objectives",),
         cells="(chosen from|from scratch|untrained), [0-9].*",
+        training=of_pretraining,
         operations=("training",),
-        sources=STEP,
     ),
     **{
         f"pretraining_{name}": Part(
@@ -259,8 +270,8 @@ PARTS: dict[str, Part] = {
             minutes=300,
             commands=(f"pretraining.py {DATA} --objectives {name}",),
             cells=f"(chosen from, )?{name}, .*",
+            training=of_pretraining,
             operations=("training",),
-            sources=(*STEP, f"vit/objectives/{name}/*.py"),
         )
         for name in OBJECTIVES
     },

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vit.analysis.knockout import Classes, asked_logit
 from vit.attention import MultiHeadAttention
-from vit.capture.checks.capturable import check_capturable, check_images
+from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.experiments.moved import differentiable
 from vit.capture.parts.trace import Boundary
 from vit.model.encoder_block import EncoderBlock
@@ -217,7 +217,7 @@ def _prepared(
     if len({*heads}) > 1 or not all(isinstance(block.attn, MultiHeadAttention) for block in model.blocks):
         raise ValueError(f"layers have {heads} heads: give the model before pruning")
     check_capturable(model)
-    check_images(clean)
+    check_pixels(clean)
     if clean.shape != corrupted.shape:
         raise ValueError(
             f"clean images have shape {tuple(clean.shape)} and corrupted ones {tuple(corrupted.shape)}: give one "

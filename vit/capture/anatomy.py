@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vit.capture.attention import projected_attentions
 from vit.capture.checks.alone import check_alone, check_logits_alone
-from vit.capture.checks.capturable import check_capturable, check_images
+from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.dependence import check_in_a_row
 from vit.capture.checks.entry import enters_as_tokens, passes_last_layer
 from vit.capture.checks.maximum import takes_maximum
@@ -304,7 +304,7 @@ def examine(
             one after another, no grid of patches is found among the tokens, their pixels are no rows and columns of
             cells, or the given grid or number is wrong.
     """
-    check_images(images)
+    check_pixels(images)
     check_capturable(model)
     pair = two_of(images)
     image = pair[:1]

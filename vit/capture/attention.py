@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.checks.alone import check_alone, check_count, check_logits_alone, project_attention
-from vit.capture.checks.capturable import check_capturable, check_images
+from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.checks.every_image import check_every_image
 from vit.capture.checks.mixing import check_unmixed
@@ -179,7 +179,7 @@ def run_with_values(
 ) -> Tensor:
     """Return what ``run_intercepted`` does, while ``edit(call, attn, values)`` gets the values (B, H, M, d), too."""
     check_capturable(model)
-    check_images(images)
+    check_pixels(images)
     shapes: list[torch.Size] = []
 
     def checked(call: int, attn: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from einops import einsum, rearrange, reduce
 from torch import Tensor
 
-from vit.capture.checks.capturable import check_pixels
+from vit.capture.checks.capturable import check_drawable
 from vit.capture.parts.footprint import cell_edges, even_cells
 from vit.support.checks import check_choice
 
@@ -111,7 +111,7 @@ def displayable(images: Tensor, mean: Sequence[float] | None = None, std: Sequen
     Raises:
         ValueError: If images are not (B, C, H, W), or mean and std do not fit the channels.
     """
-    check_pixels(images)
+    check_drawable(images)
     images = images.detach().float()
     if mean is None and std is None:
         low, high = (reduce(images, "b c h w -> b 1 1 1", how) for how in ("min", "max"))
@@ -138,7 +138,7 @@ def shade(grey: Tensor, shares: Tensor) -> Tensor:
 
 def grey_of(images: Tensor) -> Tensor:
     """Return the brightness of images: (B, C, H, W) -> float (B, 1, H, W)."""
-    check_pixels(images)
+    check_drawable(images)
     images = images.detach() / 255 if images.dtype == torch.uint8 else images.detach().float()
     low, high = (images.min().item(), images.max().item()) if images.numel() else (0.0, 0.0)
     if not (low >= 0 and high <= 1):

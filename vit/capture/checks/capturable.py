@@ -61,14 +61,14 @@ def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{path}.{name}".removeprefix("."), tensor
 
 
-def check_images(images: Tensor) -> None:
-    """Raise a ValueError if there are no images, or ``check_pixels`` refuses them."""
-    check_pixels(images)
+def check_pixels(images: Tensor) -> None:
+    """Raise a ValueError if there are no images, or ``check_drawable`` refuses them."""
+    check_drawable(images)
     if not images.numel():
         raise ValueError("there are no images: give at least one")
 
 
-def check_pixels(images: Tensor) -> None:
+def check_drawable(images: Tensor) -> None:
     """Raise a ValueError if the shape of the images is not (B, C, H, W), or a pixel is NaN or infinite."""
     if images.ndim != 4:
         raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.capture.checks.alone import check_logits_alone
-from vit.capture.checks.capturable import check_capturable, check_images
+from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.experiments.halves import separating_both_ways
 from vit.capture.experiments.moved import moved_by_images, two_of, units_of, usual_changes
 from vit.capture.parts.logits import result_of
@@ -28,7 +28,7 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
     The first image and another one are passed together twice, and each beside a copy of itself: batches of one size
     round alike, also in half precision.
     """
-    check_images(images)
+    check_pixels(images)
     check_capturable(model)
     pair = two_of(images)
     one = repeated(model, pair)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import VARIES, Anatomy, ContradictionError, examine, patch_grid
 from vit.capture.checks.alike import pass_alike
-from vit.capture.checks.capturable import check_capturable, check_images
+from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.every_image import check_every_image, check_every_skip
 from vit.capture.checks.influence import Lost, lost_tokens
 from vit.capture.checks.same_pixels import check_same_pixels
@@ -65,7 +65,7 @@ class Subject:
     slope_is_checked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_images(self.images)
+        check_pixels(self.images)
         check_capturable(self.model)
         if not self.images.is_floating_point():
             raise ValueError(
