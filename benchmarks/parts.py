@@ -275,6 +275,13 @@ PARTS: dict[str, Part] = {
         )
         for name in OBJECTIVES
     },
+    "sigreg_weight": Part(
+        "the weight of SIGReg",
+        file="sigreg_weight",
+        minutes=20,
+        commands=(f"sigreg_weight.py {DATA}",),
+        training=typed,
+    ),
     "pretrained_maps": Part(
         "maps of encoders that learned without labels",
         file="pretrained_maps",

@@ -35,6 +35,7 @@ import released_tuning
 import scale
 import shards
 import shortcut
+import sigreg_weight
 import throughput
 import token_merging
 import torture
@@ -211,6 +212,7 @@ FILES = {
     "decoders": File("decoders", decoders.report),
     "finetune": File("fine-tuning", finetune.report),
     "pretraining": File("learning without labels", pretraining.report),
+    "sigreg_weight": File("the weight of SIGReg", sigreg_weight.report),
     "shortcut": File("a model that learned a square in place of horses", shortcut.report),
     "heads": File("heads", heads.report, draw=lambda cells, path: draw_heads(cells, path.with_suffix(".png"))),
     "inference": File("fast inference", inference.report),
