@@ -33,11 +33,11 @@ def test_each_weight_is_a_training_of_the_command_line_and_only_missing_ones_are
     sigreg_weight.main(typed)
     assert len(given) == len(sigreg_weight.WEIGHTS)
     page = unpadded((tmp_path / "sigreg_weight.md").read_text())
-    assert "| 0.02 | 10.0 % | 3.0 | 2.0 |" in page
-    assert "| 0.2 | 40.0 % | 3.0 | 2.0 |" in page
+    assert "| 0.01 | 10.0 % | 3.0 | 2.0 |" in page
+    assert "| 0.1 | 40.0 % | 3.0 | 2.0 |" in page
 
     cells = json.loads((tmp_path / "sigreg_weight.json").read_text())
-    del cells["sigreg_weight 0.1"]
+    del cells["sigreg_weight 0.05"]
     (tmp_path / "sigreg_weight.json").write_text(json.dumps(cells))
     given.clear()
     sigreg_weight.main(typed)
@@ -45,5 +45,5 @@ def test_each_weight_is_a_training_of_the_command_line_and_only_missing_ones_are
     monkeypatch.setattr(ViTCLI, "_run_subcommand", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["train.py"])
     cli = train.main(["fit", *words, *CPU])
-    assert cli.model.hparams.sigreg_weight == 0.1
+    assert cli.model.hparams.sigreg_weight == 0.05
     assert cli.trainer.limit_test_batches == 0
