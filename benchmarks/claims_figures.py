@@ -23,6 +23,8 @@ from vit.data import Digits
 from vit.data.mark_pairs import LONGEST
 from vit.support.plotting import GREY, ORANGE, plot_style
 
+MARKERS = "os^DvPX*"  # of lines, in the order of their colours: grey print keeps them apart
+
 
 def four_places() -> tuple[Figure, list[Axes]]:
     """Return a figure of three plots and, at the lower right, an empty place for their legend."""
@@ -40,17 +42,17 @@ def draw_reach(cells: dict[str, Any], path: Path) -> None:
     depths = claims_reach.DEPTHS
     for plot, depth in ((shallow, depths[0]), (deep, depths[-1])):
         plot.set(title=f"{depth} block{'s' if depth > 1 else ''}", ylabel="test accuracy, %", ylim=(40, 103))
-        for name, color in claims_reach.COLORS.items():
+        for number, (name, color) in enumerate(claims_reach.COLORS.items()):
             found = of_setting(cells, f"{name}, depth {depth}", "accuracy")
             if found:
                 means = [100 * sum(of[str(r)] for of in found) / len(found) for r in distances]
-                plot.plot(distances, means, color=color, label=name, **marker_of(name))
+                plot.plot(distances, means, color=color, label=name, **marker_of(name, number))
                 within = of_setting(cells, f"{name}, depth {depth}", "within_reach")[0]
                 plot.plot(distances, [50 + 50 * within[str(r)] for r in distances], color=color, ls=":", lw=1)
     needed.set(title="blocks needed", ylabel="blocks from mark to mark")
-    for name, color in claims_reach.COLORS.items():
+    for number, (name, color) in enumerate(claims_reach.COLORS.items()):
         if steps := of_setting(cells, f"{name}, depth 1", "steps_needed"):
-            needed.plot(distances, [steps[0][str(r)] for r in distances], color=color, **marker_of(name))
+            needed.plot(distances, [steps[0][str(r)] for r in distances], color=color, **marker_of(name, number))
     for plot in (shallow, deep, needed):
         plot.set(xlabel="distance of the marks, patches", xticks=range(1, LONGEST + 1, 2))
     handles, names = shallow.get_legend_handles_labels()
@@ -59,9 +61,9 @@ def draw_reach(cells: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def marker_of(name: str) -> dict[str, Any]:
+def marker_of(name: str, number: int) -> dict[str, Any]:
     """Return the marker of a line; that of softmax is a ring, since another line lies on it."""
-    return {"marker": "o", "ms": 8, "mfc": "none"} if name == "softmax" else {"marker": "o", "ms": 4}
+    return {"marker": "o", "ms": 8, "mfc": "none"} if name == "softmax" else {"marker": MARKERS[number], "ms": 4}
 
 
 @plot_style
@@ -73,8 +75,9 @@ def draw_rivals(cells: dict[str, Any], path: Path, sizes: Iterable[int] = rivals
         found = {size: [100 * value for value in rivals.accuracies(cells, name, size)] for size in sizes}
         found = {size: values for size, values in found.items() if values}
         for size, values in found.items():
-            axes[0].scatter([size] * len(values), values, color=color, s=14)
-        axes[0].plot(list(found), [statistics.mean(values) for values in found.values()], color=color, label=name)
+            axes[0].scatter([size] * len(values), values, color=color, s=8)
+        means = [statistics.mean(values) for values in found.values()]
+        axes[0].plot(list(found), means, color=color, marker=MARKERS[place], ms=6, mfc="none", label=name)
         gaps = {
             size: difference(values, softmax)
             for size, values in found.items()
@@ -87,9 +90,9 @@ def draw_rivals(cells: dict[str, Any], path: Path, sizes: Iterable[int] = rivals
             means, lows, highs = zip(*gaps.values(), strict=True)
             ends = [[mean - low for mean, low in zip(means, lows, strict=True)]]
             ends.append([high - mean for mean, high in zip(means, highs, strict=True)])
-            axes[1].errorbar(shifted, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, label=name)
+            axes[1].errorbar(shifted, means, yerr=ends, color=color, marker=MARKERS[place], ms=4, capsize=3, label=name)
     axes[1].axhline(0, color=rivals.COLORS["softmax"], lw=1)
-    axes[0].set(title="Accuracy: mean (line) and each seed (dots)", ylabel="test accuracy, %")
+    axes[0].set(title="Accuracy: mean (line) and each seed (small dots)", ylabel="test accuracy, %")
     axes[1].set(
         title="Lead over softmax (the blue line), with its 95 % interval", xlabel="training images", ylabel="points"
     )
@@ -165,12 +168,12 @@ def draw_norms(cells: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(7.4, 3.6))
     plots = figure.subplots(1, len(claims_norms.DEPTHS), sharey=True)
     for plot, depth in zip(plots, claims_norms.DEPTHS, strict=True):
-        for name, color in claims_norms.COLORS.items():
+        for number, (name, color) in enumerate(claims_norms.COLORS.items()):
             norms = of_setting(cells, f"{name}, depth {depth}", "gradient_norms")
             if norms:
                 means = [statistics.geometric_mean(of_block) for of_block in zip(*norms, strict=True)]
                 style = "--" if "no residual" in name else "-"
-                plot.plot(range(depth), means, color=color, ls=style, marker="o", ms=3, label=name)
+                plot.plot(range(depth), means, color=color, ls=style, marker=MARKERS[number], ms=4, label=name)
         plot.set(title=f"{depth} blocks", xlabel="block", yscale="log")
         plot.set_xticks(range(0, depth, max(1, depth // 4)))
         plot.minorticks_off()
@@ -246,10 +249,10 @@ def draw_cost(cells: dict[str, Any], path: Path) -> None:
         (memory, "bytes", 1e-6, "Peak memory of one pass", "MB"),
     )
     for plot, key, factor, title, unit in kinds:
-        for name, color in claims_cost.COLORS.items():
+        for number, (name, color) in enumerate(claims_cost.COLORS.items()):
             found = claims_cost.medians(cells, "tokens", name, key)
             values = [factor * value for value in found.values()]
-            plot.plot(list(found), values, color=color, marker="o", ms=4, label=name)
+            plot.plot(list(found), values, color=color, marker=MARKERS[number], ms=4, label=name)
         plot.set(title=title, xlabel="tokens", ylabel=unit, xscale="log", yscale="log")
         plot.set_xticks([4096, 16384, 65536], ["4,096", "16,384", "65,536"])
     found = claims_cost.medians(cells, "window", None, "seconds")

@@ -1,8 +1,13 @@
-"""Claims about heads and what they compute, on small models that are trained on the handwritten digits."""
+"""Claims about heads and what they compute, on small models that are trained on the handwritten digits.
 
+heads.py trains larger models on CIFAR-10. If it makes the same comparison, its numbers give the answer.
+"""
+
+import json
 import statistics
 from typing import Any
 
+import heads
 import torch
 from claims_training import (
     FAILS,
@@ -12,11 +17,13 @@ from claims_training import (
     difference,
     fit,
     is_right,
+    mean_interval,
     normalised,
     of_setting,
     percent,
     points,
 )
+from records import RESULTS
 
 import vit
 from vit.analysis.projections import projection_ranks
@@ -29,7 +36,7 @@ UNSCALED = {"attention_kwargs": {"scaled": False}}
 BASE = "8 heads"
 NARROW, WIDTHS = 8, (8, 16, 64)  # channels of all heads together; 32 is usual
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{f"{heads} head{'s' if heads > 1 else ''}": {"num_heads": heads} for heads in (1, 2, 4, 8, 16)},
+    **{f"{count} head{'s' if count > 1 else ''}": {"num_heads": count} for count in (1, 2, 4, 8, 16)},
     "1 head, unscaled": {"num_heads": 1} | UNSCALED,
     "8 heads, unscaled": {"num_heads": 8} | UNSCALED,
     "queries, keys and values tied": {"num_heads": 8, "tie_qkv": True},
@@ -72,6 +79,16 @@ def since_training(cells: dict[str, Any], setting: str, whose: str) -> list[floa
     return [one[whose] / other[whose] for one, other in zip(after, before, strict=True) if one]
 
 
+def on_cifar10(row: str) -> tuple[float, float, float]:
+    """Return how much a row of heads.json is below the reference under the same seeds, and its 95 % interval."""
+    cells = [cell for cell in json.loads((RESULTS / "heads.json").read_text()).values() if "budget" in cell]
+    reference, of_row = (
+        {cell["seed"]: cell["test_accuracy"] for cell in cells if cell["row"] == name}
+        for name in (heads.REFERENCE, row)
+    )
+    return mean_interval([reference[seed] - accuracy for seed, accuracy in of_row.items()])
+
+
 def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
     """Return the sentences about heads with their answers."""
     found = {setting: of_setting(cells, setting, "accuracy") for setting in SETTINGS}
@@ -84,43 +101,52 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "Vaswani et al. 2017, table 3",
             ("8 heads", "1 head"),
             ("2 heads", "16 heads"),
+            "1 head",
         ),
         (
             "Models do better if attention weights depend on the image",
             "Vaswani et al. 2017; Tay et al. 2021 contradict",
             ("8 heads", "positions alone"),
             ("uniform",),
+            "attention by positions alone",
         ),
         (
             "Attention logits need the scale 1 / sqrt(d)",
             "Vaswani et al. 2017, sec. 3.2.1",
             ("1 head", "1 head, unscaled"),
             ("8 heads, unscaled", "8 heads"),
+            "8 heads, unscaled",
         ),
         (
             "Queries, keys and values need projections of their own",
             "Vaswani et al. 2017; Kitaev et al. 2020 contradict for queries and keys",
             ("8 heads", "queries, keys and values tied"),
             ("keys and values tied",),
+            "queries, keys and values tied",
         ),
         (
             "Each head needs keys and values of its own",
             "Vaswani et al. 2017; Shazeer 2019 and Ainslie et al. 2023 contradict",
             ("8 heads", "keys and values of one head"),
             ("1 head",),
+            "one head of keys and values",
         ),
         (
             "Narrower keys do worse at equally wide values",
             "Vaswani et al. 2017, table 3 (B)",
             ("8 heads", f"{NARROW} channels of keys"),
             (f"{NARROW} channels of values", "64 channels of keys"),
+            None,
         ),
     )
     lines = []
-    for sentence, source, (better, worse), controls in compared:
+    for sentence, source, (better, worse), controls, row in compared:
         gain = difference(found[better], found[worse])
-        line = {"sentence": sentence, "source": source, "measured": f"{better}, minus {worse}: {points(gain)}"}
-        line["control"] = "; ".join(shown[name] for name in (*controls, better) if name != worse)
+        line = {"sentence": sentence, "source": source, "measured": f"digits, {better} minus {worse}: {points(gain)}"}
+        line["control"] = "digits, " + "; ".join(shown[name] for name in (*controls, better) if name != worse)
+        if row is not None:
+            gain = on_cifar10(row)
+            line["measured"] = f"CIFAR-10, {heads.REFERENCE} minus {row}: {points(gain)}; {line['measured']}"
         lines.append(line | {"answer": answer(gain)})
     joint, own = (since_training(cells, BASE, whose) for whose in ("all heads", "one head"))
     fallen = difference(joint, own)
@@ -129,8 +155,8 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
         {
             "sentence": "Heads learn to share the dimensions of their queries and keys",
             "source": "Cordonnier et al. 2020, fig. 1",
-            "measured": f"rank after training over rank before, all {BASE} together minus each head (below 0: shared): "
-            f"{mean:+.3f} ({low:+.3f} to {high:+.3f})",
+            "measured": f"digits, rank after training over rank before, all {BASE} together minus each head (below "
+            f"0: shared): {mean:+.3f} ({low:+.3f} to {high:+.3f})",
             "control": f"all heads together: {statistics.mean(joint):.3f}; one head: {statistics.mean(own):.3f}",
             "answer": HOLDS if high < 0 else FAILS if low > 0 else OPEN,
         }

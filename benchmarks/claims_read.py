@@ -126,7 +126,7 @@ def rows(cells: dict[str, Any]) -> list[dict[str, str]]:
             "measured": f"texts read, cross-attention minus one sequence (picture seen both ways): {points(gain)}",
             "control": f"cross-attention: {percent(two)}; one sequence: {percent(one)}, causal {percent(causal)}; "
             f"with pictures of other texts: {percent(others)}",
-            "answer": HOLDS if gain[1] > 0 and reads else FAILS if gain[2] < 0 else OPEN,
+            "answer": OPEN if not reads else HOLDS if gain[1] > 0 else FAILS if gain[2] < 0 else OPEN,
         }
     ]
 

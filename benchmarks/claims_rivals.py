@@ -164,7 +164,7 @@ class Compared:
         uniform, recurrent = (
             points(difference(self.few[name], self.few["softmax"])) for name in ("uniform", "recurrent")
         )
-        return f"uniform minus softmax: {uniform}; recurrent minus softmax: {recurrent}"
+        return f"uniform minus softmax there: {uniform}; recurrent minus softmax there: {recurrent}"
 
 
 def compared(cells: dict[str, Any], few: tuple[int, ...], many: int) -> Compared | None:

@@ -252,8 +252,8 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size has {' It has '.join(baselines())} The recipe makes "
-        "the difference.",
+        f"minutes on two CPU cores. timm's model of the same size has {' The same model has '.join(baselines())} The "
+        "recipe makes the difference.",
         "**One call makes it fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
         f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
         f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model has it, too. "
@@ -261,8 +261,9 @@ def highlights() -> str:
         "the best speed.",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
         "without the others, it should stay. The two probabilities differ by "
-        f"{in_points(drop['relevance'])} points for `relevance`, by {in_points(drop[control])} for the best control "
-        f"and by {in_points(drop['rollout'])} for `rollout` (packaged model, {maps_of_packaged['images']} images, 95 %"
+        f"{in_points(drop['gradcam'])} points for `gradcam`, by {in_points(drop['relevance'])} for `relevance`, the "
+        f"default, by {in_points(drop[control])} for the best control and by {in_points(drop['rollout'])} for "
+        f"`rollout` (packaged model, {maps_of_packaged['images']} images, 95 %"
         f"{out_of_date([maps_of_packaged])}). [How](docs/trust.md), "
         "[which map to take](docs/explain.md#which-map-to-take).",
     )

@@ -5,7 +5,8 @@ labelled share of them for the rest. Trainings from scratch have all of the time
 RandAugment, are chosen for each share by the accuracy on other training images, of one seed. Frozen features are judged
 by a linear probe and by neighbours, beside those of an untrained network. Seeds choose the labelled images and their
 order; accuracy is that of the end of the training, on all test images. A training is a cell, written to
-pretraining.json and pretraining.md as soon as it is done; the same command continues after an interrupt.
+pretraining.json and pretraining.md as soon as it is done; the same command continues after an interrupt. The picture is
+drawn at the end.
 
     python benchmarks/pretraining.py --data data/cifar10-jpeg [--minutes 30] [--shares 0.1] [--objectives mae]
         [--output benchmarks/results]
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretraining_figure import draw_pretraining, score
 from records import command_line, made, plus_minus, provenance, write_cell
 from training_runs import TrainingError, check_splits, train
 
@@ -80,6 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
             failed += 1
             continue
         write_cell(path, name, cell | {"minutes": options.minutes} | provenance(), report)
+    draw_pretraining(
+        json.loads(path.read_text()), {share: label_of(share) for share in SHARES}, path.with_suffix(".png")
+    )
     print(path.with_suffix(".md").read_text())
     if failed:
         raise SystemExit(f"error: {failed} trainings failed")
@@ -291,11 +296,6 @@ def table(cells: dict[str, Any]) -> str:
             if any(columns[label_of(share)] for share in shares):
                 rows.append(columns if row != "from scratch" else columns | {"then": ""})
     return markdown_table(rows)
-
-
-def score(cell: dict[str, Any], kind: str) -> float | None:
-    """Return the accuracy of a training, or of a classifier on frozen features; None of neither."""
-    return cell.get("training", {}).get("test_accuracy") if kind == "trained" else cell.get("frozen", {}).get(kind)
 
 
 def report(cells: dict[str, Any]) -> str:

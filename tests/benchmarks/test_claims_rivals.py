@@ -51,7 +51,7 @@ def test_a_row_names_controls_and_times():
     first, second = claims_rivals.rows(compared(0.8, 0.8))
     assert "over softmax, 50 or 150 images minus 1,199: +30.0 points (" in first["measured"]
     assert "the lead with 50 or 150 images: +20.0 points (+19.8 to +20.2)" in first["control"]
-    assert "uniform minus softmax: +0.0 points" in first["control"]
+    assert "uniform minus softmax there: +0.0 points" in first["control"]
     assert "softmax with shuffled labels: 10.0 % (9.8 to 10.2)" in first["control"]
     assert "a step: softmax 8.0 ms, convolution 6.0 ms" in second["control"]
 

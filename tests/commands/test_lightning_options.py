@@ -47,6 +47,22 @@ def test_an_accumulation_that_is_typed_halves_the_steps(run):
     assert steps == [12, 6]
 
 
+def test_the_arguments_of_the_data_reach_a_logger_and_come_back_from_a_checkpoint(run, folder):
+    run(
+        "fit",
+        *ONE,
+        "--data.batch_size",
+        "64",
+        "--trainer.logger",
+        "TensorBoardLogger",
+        "--trainer.logger.save_dir",
+        "b",
+    )
+    (noted,) = (folder / "b").rglob("hparams.yaml")
+    assert "batch_size: 64" in noted.read_text()
+    assert Digits.load_from_checkpoint(folder / "runs/one/version_0/checkpoints/last.ckpt").batch_size == 64
+
+
 def test_checkpoints_can_be_written_while_the_training_goes_on(run, folder):
     run("fit", *ONE)
     cli = run("fit", *ONE, "--trainer.plugins+", "lightning.pytorch.plugins.AsyncCheckpointIO")
