@@ -260,15 +260,21 @@ def test_every_way_to_call_the_softmax_is_seen(softmax):
     assert_close(attn, products.softmax(dim=-1), **EXACT)
 
 
-def test_a_softmax_over_other_axes_or_one_key_or_fewer_axes_is_no_attention():
+def test_a_softmax_over_heads_channels_or_one_key_is_no_attention():
     def attend(q, k, v):
-        others = (
-            v.softmax(dim=1) + v.softmax(dim=-2) + v[..., :1].softmax(dim=-1) + v.flatten(2).softmax(-1)[..., :1, None]
-        )
+        others = v.softmax(dim=1) + v.softmax(dim=-1) + v[..., :1].softmax(dim=-1)
         return (q @ k.mT).softmax(dim=-1) @ (v + others)
 
     attentions, products = attention_of(attend)
     assert_close(list(attentions), [products.softmax(dim=-1)], **EXACT)
+
+
+@pytest.mark.parametrize(
+    "mixed", [lambda v: v.softmax(dim=-2), lambda v: v.flatten(2).softmax(-1)[..., :1, None]], ids=["keys", "both"]
+)
+def test_a_softmax_over_keys_that_changes_the_values_mixes_them(mixed):
+    with pytest.raises(ValueError, match="Attending mixes tokens in a way that cannot be intercepted"):
+        attention_of(lambda q, k, v: (q @ k.mT).softmax(dim=-1) @ (v + mixed(v)))
 
 
 class Multihead(nn.Module):

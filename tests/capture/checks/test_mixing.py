@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
 from torch.testing import assert_close
 
@@ -480,3 +481,55 @@ def test_attention_that_is_computed_in_parts_is_read_whole(monkeypatch, pool):
     monkeypatch.setattr(softmax_kernels, "PART_BYTES", 1)
     with torch.no_grad():
         assert_close(list(capture_attention(model, images)), expected, **EXACT)
+
+
+def to_maps(maps):
+    return maps
+
+
+def channels_last(maps):
+    return maps.permute(0, 2, 3, 1)
+
+
+def tokens_first(maps):
+    return maps.flatten(2).permute(2, 0, 1)
+
+
+class Stream(nn.Module):
+    """Layers whose tokens are kept in another layout than (B, N, D), of which the first may be attention by hand."""
+
+    def __init__(self, layout, first):
+        super().__init__()
+        self.layout, self.kinds = layout, (first, "softmax", "softmax")
+        self.patches = nn.Conv2d(3, 12, 2, stride=2)
+        self.qkv = nn.ModuleList(nn.Linear(12, 36) for _ in self.kinds)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, images):
+        stream = self.layout(self.patches(images))
+        for qkv, kind in zip(self.qkv, self.kinds, strict=True):
+            stream = stream + self.mixed(stream, qkv, kind)
+        axes = {to_maps: (2, 3), channels_last: (1, 2), tokens_first: 0}[self.layout]
+        return self.head(stream.mean(dim=axes))
+
+    def mixed(self, stream, qkv, kind):
+        axis = {to_maps: 1, channels_last: 3, tokens_first: 2}[self.layout]
+        projected = F.linear(stream.movedim(axis, -1), qkv.weight, qkv.bias).movedim(-1, axis)
+        pattern = {to_maps: "b (p h d) y x", channels_last: "b y x (p h d)", tokens_first: "n b (p h d)"}[self.layout]
+        tokens = "n" if self.layout is tokens_first else "(y x)"
+        q, k, v = rearrange(projected, f"{pattern} -> p b h {tokens} d", p=3, h=3)
+        scores = (q @ k.mT / 2).exp()
+        result = scores / scores.sum(-1, keepdim=True) @ v if kind == "exp" else F.scaled_dot_product_attention(q, k, v)
+        rows = {} if self.layout is tokens_first else {"y": 3}
+        return rearrange(result, f"b h {tokens} d -> {pattern.replace('(p h d)', '(h d)')}", **rows)
+
+
+@pytest.mark.parametrize("layout", [to_maps, channels_last, tokens_first])
+def test_a_first_layer_of_another_kind_is_refused_in_any_layout_of_the_tokens(layout):
+    same = randomised(Stream(layout, "softmax"))
+    assert len(capture_attention(same, IMAGES)) == 3
+    other = randomised(Stream(layout, "exp"))
+    assert_close(other(IMAGES), same(IMAGES), **EXACT)
+    for refused in (capture_attention, explain):
+        with pytest.raises(ValueError, match="Stream mixes tokens in a way that cannot be intercepted"):
+            refused(other, IMAGES)

@@ -145,6 +145,28 @@ def test_a_patch_is_the_same_if_the_backbone_returns_the_patches_alone():
     assert_close(found, expected, **EXACT)
 
 
+class RegisterBehind(nn.Module):
+    """A backbone with a register after the patches, which returns all tokens but the first, the class token."""
+
+    def __init__(self, vit):
+        super().__init__()
+        self.vit, self.register = vit, nn.Parameter(torch.randn(1, 1, vit.embed_dim, dtype=torch.float64))
+
+    def forward(self, images):
+        tokens = torch.cat([self.vit.embed(images), self.register.expand(len(images), -1, -1)], dim=1)
+        for block in self.vit.blocks:
+            tokens = block(tokens)
+        return self.vit.norm(tokens)[:, 1:]
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (1, 3), (2, 4)])
+def test_as_many_other_tokens_behind_the_patches_as_before_them_do_not_change_which_patch_is_read(row, column):
+    backbone = RegisterBehind(randomised(ours(num_classes=0)())).eval()
+    rolled = attention_rollout(capture_attention(Features(backbone, "mean").eval(), IMAGES))
+    found = explain(PatchToken(backbone, IMAGES, row=row, column=column), IMAGES, "rollout")
+    assert_close(found, rolled[:, 1 + 5 * row + column, 1:16].view(3, 3, 5), **EXACT)
+
+
 def test_a_backbone_that_returns_some_of_the_patches_is_refused():
     backbone = PatchesAlone(randomised(ours(num_classes=0)()), left_out=2).eval()
     with pytest.raises(ValueError, match=r"returned 14 tokens, .* mixes 16: return all of them, or the 15 patches"):

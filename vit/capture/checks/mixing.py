@@ -1,7 +1,8 @@
 """Finds by experiment what mixes tokens besides the captured attention.
 
 All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
-the other half, then both. No token may then depend on both halves. This needs no list of functions: attention that was
+the other half, then both. If no tokens (B, N, D) do, maps or tokens (N, B, D) are. No token may then depend on both
+halves. This needs no list of functions: attention that was
 not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in several ways, so that any two
 tokens are once in different halves.
 
@@ -56,7 +57,11 @@ def check_unmixed(
     for half in [drawn_half(num_tokens)] if in_short else separating_halves(num_tokens):
         for attempt in range(MOST_STARTS):
             try:
-                read_out = IdentityPass(model, copies, calls, num_tokens, start, half=half).run() or read_out
+                for any_layout in (False, True):
+                    one = IdentityPass(model, copies, calls, num_tokens, start, half=half, any_layout=any_layout)
+                    read_out = one.run() or read_out
+                    if one.is_entered:
+                        break
             except MixedError as mixed:
                 if not mixed.is_embedding or attempt == MOST_STARTS - 1:
                     named = _named(mixed, model, copies, calls, num_tokens, start, half)

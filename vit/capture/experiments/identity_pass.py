@@ -29,6 +29,9 @@ STEP = 0.5  # added to weights of the identity if tokens are changed within an a
 COARSER = 4  # times the rounding of a value, for sums of several
 FAINT = 1e-4  # of the largest move of a row: large scores round by more than their differences
 CHANNELS_LAST = (F.linear, F.layer_norm)
+# Axes of tokens before the first layer, and the same as (copies, tokens, channels).
+SEQUENCE = "k n d"
+LAYOUTS = {SEQUENCE: SEQUENCE, "n k d": SEQUENCE, "k d y x": "k (y x) d", "k y x d": "k (y x) d"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class IdentityPass(TorchFunctionMode):
         reached: Called with the number of each attention call.
         half: Which tokens are in one half, (N,); None takes a random half.
         is_read_out: Whether only tokens after the last layer are changed.
+        any_layout: Whether tokens before the first layer may be changed as maps, (K, D, rows, columns) or
+            (K, rows, columns, D), or with the tokens first, (N, K, D), too.
+
+    Attributes:
+        is_entered: Whether tokens were changed before the first layer.
     """
 
     def __init__(
@@ -78,9 +86,10 @@ class IdentityPass(TorchFunctionMode):
         reached: Callable[[int], None] = lambda _: None,
         half: Tensor | None = None,
         is_read_out: bool = False,
+        any_layout: bool = False,
     ) -> None:
         super().__init__()
-        self.is_read_out = is_read_out
+        self.is_read_out, self.any_layout, self.is_entered = is_read_out, any_layout, False
         # Of sequences of tokens, of which some may be cut off or joined after the last layer.
         self.lengths, self.widths = {num_tokens}, set[int]()
         self.looks_at_all, self.copies, self.reached = looks_at_all, copies, reached
@@ -126,22 +135,31 @@ class IdentityPass(TorchFunctionMode):
         self.num_results += 1
         if self.is_behind_layers:
             self.note_lengths(result)
-        if not self.is_changed and self.num_results > self.start and self.is_entry(func, args, result):
-            self.is_changed = True
-            return self.changed(result)
+        if not self.is_changed and self.num_results > self.start and (layout := self.entry(func, args, result)):
+            self.is_changed, self.is_entered = True, self.layer < 0
+            return self.changed(result, layout)
         self.look(result, func, args)
         return result
 
-    def is_entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> bool:
-        """Return whether a result is new tokens (K, N, D)."""
-        if not isinstance(result, Tensor) or result.ndim != 3 or not result.is_floating_point():
-            return False
-        copies, count, channels = result.shape
-        if copies != len(self.copies) or count not in self.lengths or any(each is result for each in args):
-            return False
-        if self.layer < 0 and args and _is_flattened_map(args[0], result):
-            return False
-        return channels != count or func in CHANNELS_LAST
+    def entry(self, func: Callable[..., Any], args: tuple[Any, ...], result: Any) -> str | None:
+        """Return the layout of a result that is new tokens; None of others."""
+        if not isinstance(result, Tensor) or not result.is_floating_point() or any(each is result for each in args):
+            return None
+        if result.ndim == 3 and result.shape[0] == len(self.copies) and result.shape[1] in self.lengths:
+            is_map = self.layer < 0 and bool(args) and _is_flattened_map(args[0], result)
+            is_clear = result.shape[1] != result.shape[2] or func in CHANNELS_LAST
+            return SEQUENCE if is_clear and not is_map else None
+        return self.other_layout(result) if self.any_layout and self.layer < 0 else None
+
+    def other_layout(self, result: Tensor) -> str | None:
+        """Return the layout of tokens that are a map, or stand first; None of others."""
+        if result.ndim == 3:
+            return "n k d" if result.shape[0] in self.lengths and result.shape[1] == len(self.copies) else None
+        if result.ndim != 4 or result.shape[0] != len(self.copies):
+            return None
+        _, first, second, third = result.shape
+        channels_last = "k y x d" if first * second in self.lengths else None
+        return "k d y x" if second * third in self.lengths else channels_last
 
     def note_lengths(self, result: Any) -> None:
         """Note the number of tokens of a result (K, n, D), as wide as tokens and fewer: some were cut off or joined."""
@@ -156,15 +174,20 @@ class IdentityPass(TorchFunctionMode):
 
     def in_sequence(self, result: Tensor) -> Tensor:
         """Return a map of patches (K, D, rows, columns), as a convolution makes it, as tokens; all else unchanged."""
+        if self.any_layout and self.layer < 0 and (layout := self.other_layout(result)):
+            return rearrange(result, f"{layout} -> {LAYOUTS[layout]}")
         if result.ndim != 4 or result.shape[0] != len(self.copies):
             return result
         is_map = result.shape[1] in self.widths and result.shape[2] * result.shape[3] in self.lengths
         return rearrange(result, "k d y x -> k (y x) d") if is_map else result
 
-    def changed(self, tokens: Tensor) -> Tensor:
-        """Add noise to the tokens of one half, the other half and both: (K, N, D) -> (K, N, D)."""
+    def changed(self, result: Tensor, layout: str) -> Tensor:
+        """Add noise to the tokens of one half, the other half and both, in a result of this layout."""
+        tokens = rearrange(result, f"{layout} -> {LAYOUTS[layout]}")
         noise = torch.randn(tokens.shape[1:], generator=self.generator).to(tokens) * tokens.std()
-        return tokens + self.halves(tokens, tokens.shape[1])[..., None] * noise
+        changed = tokens + self.halves(tokens, tokens.shape[1])[..., None] * noise
+        rows = {"y": result.shape[layout.split().index("y")]} if "y" in layout else {}
+        return rearrange(changed, f"{LAYOUTS[layout]} -> {layout}", **rows)
 
     def halves(self, like: Tensor, count: int) -> Tensor:
         """Return which of the last ``count`` tokens of each copy are changed, (K, N) of zeros and ones."""

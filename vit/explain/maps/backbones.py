@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from vit.capture.anatomy import examine
 from vit.capture.checks.capturable import check_capturable
+from vit.capture.experiments.moved import changes, noise_like, spread_of
+from vit.capture.interception.head_order import intercept
 from vit.support.checks import check_choice
 
 Pool = Literal["cls", "mean"]
@@ -122,12 +124,33 @@ class PatchToken(nn.Module):
                 f"{type(backbone).__name__} returned {returned} tokens, and its attention mixes {anatomy.num_tokens}: "
                 f"return all of them, or the {rows * columns} patches alone"
             )
-        token = row * columns + column + (0 if returned == rows * columns else before)
+        token = row * columns + column + self._number_before(images[:1], anatomy.cells, returned - rows * columns)
         self.token = slice(token, token + 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the length of the patch's token: (B, C, H, W) -> (B, 1)."""
         return self._tokens(images)[:, self.token].square().sum(dim=(1, 2)).sqrt()[:, None]
+
+    @torch.no_grad()
+    def _number_before(self, image: Tensor, cells: Tensor, others: int) -> int:
+        """Return how many of the returned tokens stand before the patches, of so many other tokens.
+
+        The pixels of a patch move its own token most, if each token attends to itself alone.
+        """
+
+        def alone(_: int, attn: Tensor) -> Tensor:
+            return torch.eye(*attn.shape[-2:]).to(attn).expand(attn.shape)
+
+        patches = sorted({0, int(cells.max()) // 2, int(cells.max())})
+        noise = spread_of(image) * noise_like(image)
+        copies = torch.cat([image, *(torch.where(cells == patch, image + noise, image) for patch in patches)])
+        with intercept(self, copies, alone):
+            moves = reduce(changes(self._tokens(copies)).square(), "k n d -> k n", "sum")
+        moves = moves / reduce(moves, "k n -> k 1", "sum").clamp(min=torch.finfo(moves.dtype).tiny)
+        own = [
+            sum(of[patch + before] for patch, of in zip(patches, moves, strict=True)) for before in range(others + 1)
+        ]
+        return int(torch.stack(own).argmax())
 
     def _tokens(self, images: Tensor) -> Tensor:
         forward = getattr(self.backbone, "forward_features", self.backbone)
