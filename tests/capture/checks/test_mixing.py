@@ -18,7 +18,8 @@ from tests.capture.handwritten_attention import (
     logits_between,
     spelled,
 )
-from tests.capture.test_invented_models import invented
+from tests.capture.test_invented_models import IMAGES as INVENTED_IMAGES
+from tests.capture.test_invented_models import Layer, invented, noted_by, softmax
 from tests.capture.wrapped_model import Around
 from vit.attention.mechanisms import softmax_kernels
 from vit.capture import capture_attention, examine
@@ -533,3 +534,29 @@ def test_a_first_layer_of_another_kind_is_refused_in_any_layout_of_the_tokens(la
     for refused in (capture_attention, explain):
         with pytest.raises(ValueError, match="Stream mixes tokens in a way that cannot be intercepted"):
             refused(other, IMAGES)
+
+
+def exclusive(layer, q, k, v):
+    """What attention mixes without its part along the own value: nothing, if a token attends to itself alone."""
+    weights = softmax(q, k)
+    layer.note(lambda: weights)
+    mixed = weights @ v
+    return mixed - (mixed * v).sum(-1, keepdim=True) / v.square().sum(-1, keepdim=True) * v
+
+
+def gated_by_all(layer, q, k, v):
+    mixed = exclusive(layer, q, k, v)
+    return mixed * mixed.mean(dim=2, keepdim=True).sigmoid()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_mixing_that_vanishes_if_each_token_attends_to_itself_alone_is_refused(place):
+    def model(mix):
+        return invented(*(Layer(mix) if number == place else Layer() for number in range(3)))
+
+    assert_close(
+        list(capture_attention(model(exclusive), INVENTED_IMAGES)), noted_by(model(exclusive), INVENTED_IMAGES), **EXACT
+    )
+    for refused in (capture_attention, explain):
+        with pytest.raises(ValueError, match="Invented mixes tokens in a way that cannot be intercepted"):
+            refused(model(gated_by_all), INVENTED_IMAGES)

@@ -25,6 +25,7 @@ from vit.capture.interception.products import MATRIX_PRODUCTS
 from vit.capture.remedy import CHOOSE_OTHERS
 
 LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
+NEXT = 0.2  # weight of the next token of the same half
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
 FAINT = 1e-4  # of the largest move of a row: large scores round by more than their differences
@@ -101,6 +102,7 @@ class IdentityPass(TorchFunctionMode):
         self.num_results = 0
         self.is_changed = False
         self.layer = -1  # the last that was entered
+        self.moving: tuple[Tensor, ...] = ()  # which of its values move with each half
         self.first: MixingPlace | None = None  # where tokens were mixed first since then
         self.is_pooled = False  # an attention of fewer queries has made the last tokens
         self.heads_first = bool(heads_first)
@@ -206,10 +208,22 @@ class IdentityPass(TorchFunctionMode):
             self.is_pooled |= call in self.calls
             # Query n sees token n alone, so that the tokens that pool the others depend on one half at most.
             return torch.eye(*attn.shape[-2:]).to(attn).expand(attn.shape) if call in self.calls else attn
-        identity = own_weights(attn.shape[-1]).to(attn).diag()
+        identity = self.within_halves(attn.shape[-1], call in self.calls).to(attn)
         if is_lost and attn.shape[-1] == self.num_tokens:  # nothing was changed yet, or the next layer does not get it
             identity = identity * (1 + STEP * rearrange(self.halves(attn, self.num_tokens), "k m -> k 1 1 m"))
         return identity.expand(attn.shape)
+
+    def within_halves(self, count: int, is_layer: bool) -> Tensor:
+        """Return weights of each token to itself and, less, to the next one that moves with the same half, (N, N).
+
+        A module that takes the own value away from what attention returns, as exclusive attention does, would leave
+        nothing of a token that attends to itself alone.
+        """
+        weights = own_weights(count).diag()
+        for moving in self.moving if is_layer else ():
+            places = moving.nonzero()[:, 0].cpu()
+            weights[places, places.roll(-1)] += NEXT
+        return weights
 
     def enter(self, call: int, attn: Tensor) -> bool:
         """Check the values of a layer. Return whether either half of the tokens changes any of them."""
@@ -220,6 +234,7 @@ class IdentityPass(TorchFunctionMode):
             mixed.is_embedding = self.layer < 0 and mixed.place.is_linear
             raise mixed
         self.check_rows(call, attn, one, other)
+        self.moving = one, other
         self.layer, self.first = self.layer + 1, None
         return bool((one | other).any())
 
