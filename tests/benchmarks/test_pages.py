@@ -126,7 +126,8 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
         r"\[single images\]\(.*\) run at [\d.]+ to [\d.]+ times the best speed\.",
         fast,
     )
-    assert "50 (38 to 75) points for `relevance`, by 12 (0 to 38) for the best control and by 25 (12 to 50) for" in maps
+    assert "points for `gradcam`, by 50 (38 to 75) for `relevance`, the default, by 12 (0 to 38) for the best" in maps
+    assert "control and by 25 (12 to 50) for `rollout`" in maps
     for name in ("accuracy", "inference", "explanations"):
         change(name, lambda cells: [cell.get("made", cell).update(stale=None) for cell in cells.values()])
     assert "out-of-date" not in pages.highlights().lower()
