@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
+from lightning.pytorch.trainer.states import TrainerFn
 from matplotlib.figure import Figure
 
 from vit.objectives import ViTClassifier
-from vit.runs.run_pictures import draw_curves
+from vit.runs.run_pictures import RunPictures, draw_curves
 
 TRAIN = [{"epoch": 0.5, "loss": 2.0, "lr": 0.1}, {"epoch": 1.0, "loss": 1.0, "lr": 0.0}]
 
@@ -34,3 +37,13 @@ def test_each_thing_that_was_measured_has_a_panel_and_none_is_empty(tmp_path, dr
 def test_the_picture_is_written(tmp_path):
     draw_curves({"train": TRAIN, "val": []}, ViTClassifier.monitor, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 5000
+
+
+def test_a_validation_of_a_training_has_its_own_pictures_and_one_before_it_has_none(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(RunPictures, "_draw_images", lambda self, trainer, stage, draw: drawn.append((stage, draw)))
+    module = SimpleNamespace(draw="all", draw_validation="few")
+    for fn, is_check in ((TrainerFn.FITTING, True), (TrainerFn.FITTING, False), (TrainerFn.VALIDATING, False)):
+        trainer = SimpleNamespace(state=SimpleNamespace(fn=fn), sanity_checking=is_check)
+        RunPictures(None).on_validation_end(trainer, module)
+    assert drawn == [("val", "few"), ("val", "all")]
