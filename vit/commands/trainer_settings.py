@@ -33,6 +33,21 @@ def run_callbacks(seed: int, record: RunRecord, checkpoints: list[Callback]) -> 
     ]
 
 
+def numerics_in_python(chosen: str | None, clip: float | None) -> str:
+    """Return which settings of a ``Trainer()`` in Python give other numbers, as a line; "" if none do.
+
+    >>> numerics_in_python("bf16-mixed", 0), numerics_in_python("32-true", None)
+    ('Trainer() in Python has --trainer.precision 32-true (here bf16-mixed, the fastest)', '')
+
+    Args:
+        chosen: The precision that we chose; None if the user did.
+        clip: The limit of gradients.
+    """
+    settings = [f"--trainer.precision 32-true (here {chosen}, the fastest)"] if chosen not in (None, "32-true") else []
+    settings += [f"--trainer.gradient_clip_val null (here {clip})"] if clip else []
+    return f"Trainer() in Python has {' and '.join(settings)}" if settings else ""
+
+
 def fastest_precision(accelerator: Any) -> str:
     """Return "bf16-mixed" if the hardware is faster in bfloat16 than in float32, else "32-true"."""
     if accelerator != "cpu" and torch.cuda.is_available():

@@ -39,6 +39,7 @@ from vit.commands.trainer_settings import (
     as_plugin_list,
     display_callbacks,
     fastest_precision,
+    numerics_in_python,
     run_callbacks,
     set_engine,
     sets_precision,
@@ -287,18 +288,14 @@ class ViTCLI(LightningCLI):
 
     def _set_engine(self, config: dict[str, Any]) -> None:
         """Set the precision unless a plugin does, plugins, devices and strategy."""
-        in_python = []  # where a trainer of Python has other numbers
+        chosen = None
         if not sets_precision(config["plugins"]):
-            chosen = config["precision"] or self._choose_precision(config["accelerator"])
-            if not config["precision"] and chosen != "32-true":
-                in_python.append(f"--trainer.precision 32-true (here {chosen}, the fastest)")
-            config["precision"] = chosen
+            chosen = None if config["precision"] else self._choose_precision(config["accelerator"])
+            config["precision"] = config["precision"] or chosen
             if self.subcommand == "fit":
-                self.config["fit"]["trainer"]["precision"] = chosen  # for config.yaml
-        if config["gradient_clip_val"]:
-            in_python.append(f"--trainer.gradient_clip_val null (here {config['gradient_clip_val']})")
-        if self.subcommand == "fit" and in_python:
-            print_once(f"Trainer() in Python has {' and '.join(in_python)}")
+                self.config["fit"]["trainer"]["precision"] = config["precision"]  # for config.yaml
+        if self.subcommand == "fit" and (line := numerics_in_python(chosen, config["gradient_clip_val"])):
+            print_once(line)
         set_engine(config)
 
     def _stop_if_finished(self) -> None:

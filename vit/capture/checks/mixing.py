@@ -1,10 +1,10 @@
 """Finds by experiment what mixes tokens besides the captured attention.
 
-All captured attention is replaced by the identity. One half of the tokens that enter the first layer is changed, then
-the other half, then both. If no tokens (B, N, D) do, maps or tokens (N, B, D) are. No token may then depend on both
-halves. This needs no list of functions: attention that was
-not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in several ways, so that any two
-tokens are once in different halves.
+In all captured attention, each token gets weights for itself and for a token of its half alone. One half of the tokens
+that enter the first layer is changed, then the other half, then both. If no result before it has the shape (B, N, D),
+maps or tokens (N, B, D) are changed. No token may then depend on both halves. This needs no list of functions:
+attention that was not intercepted, a convolution or an MLP over tokens all show. The tokens are halved in several ways,
+so that any two tokens are once in different halves.
 
 Letters in the einops pattern: k copies of an image, c image channels, y x rows and columns of pixels.
 """

@@ -1,4 +1,4 @@
-"""Passes copies of an image in which each token attends to itself alone, and looks where their tokens are mixed.
+"""Passes copies of an image in which no token attends to the other half, and looks where their tokens are mixed.
 
 Letters in the einops patterns: k copies of an image, r the rest of their axis, h heads, n tokens, m keys, d channels of
 a head or a token, c all other axes, y x rows and columns of patches.
@@ -18,6 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.experiments.halves import drawn_half
 from vit.capture.experiments.moved import changes, rounding
+from vit.capture.experiments.moved_rows import moved_rows
+from vit.capture.experiments.token_layouts import LAYOUTS, SEQUENCE, by_token, is_flattened_map, other_layout
 from vit.capture.interception.followed import tensors
 from vit.capture.interception.head_order import heads_first_calls
 from vit.capture.interception.intercept import InterceptAttention
@@ -28,11 +30,7 @@ LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves,
 NEXT = 0.2  # weight of the next token of the same half
 STEP = 0.5  # added to weights of the identity if tokens are changed within an attention
 COARSER = 4  # times the rounding of a value, for sums of several
-FAINT = 1e-4  # of the largest move of a row: large scores round by more than their differences
 CHANNELS_LAST = (F.linear, F.layer_norm)
-# Axes of tokens before the first layer, and the same as (copies, tokens, channels).
-SEQUENCE = "k n d"
-LAYOUTS = {SEQUENCE: SEQUENCE, "n k d": SEQUENCE, "k d y x": "k (y x) d", "k y x d": "k (y x) d"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,10 @@ class MixedError(Exception):
 
 
 class IdentityPass(TorchFunctionMode):
-    """One pass of copies of an image, in which each token attends to itself alone.
+    """One pass of copies of an image, in which each token attends to itself and a little to the next of its half.
 
-    Its weight is not quite one, and another for each token. If a module mixes the differences of attention and values,
-    they would be zero at a weight of one.
+    Its own weight is not quite one, and another for each token. If a module mixes the differences of attention and
+    values, they would be zero at a weight of one.
 
     Args:
         model: A ViT in eval mode.
@@ -148,20 +146,10 @@ class IdentityPass(TorchFunctionMode):
         if not isinstance(result, Tensor) or not result.is_floating_point() or any(each is result for each in args):
             return None
         if result.ndim == 3 and result.shape[0] == len(self.copies) and result.shape[1] in self.lengths:
-            is_map = self.layer < 0 and bool(args) and _is_flattened_map(args[0], result)
+            is_map = self.layer < 0 and bool(args) and is_flattened_map(args[0], result)
             is_clear = result.shape[1] != result.shape[2] or func in CHANNELS_LAST
             return SEQUENCE if is_clear and not is_map else None
-        return self.other_layout(result) if self.any_layout and self.layer < 0 else None
-
-    def other_layout(self, result: Tensor) -> str | None:
-        """Return the layout of tokens that are a map, or stand first; None of others."""
-        if result.ndim == 3:
-            return "n k d" if result.shape[0] in self.lengths and result.shape[1] == len(self.copies) else None
-        if result.ndim != 4 or result.shape[0] != len(self.copies):
-            return None
-        _, first, second, third = result.shape
-        channels_last = "k y x d" if first * second in self.lengths else None
-        return "k d y x" if second * third in self.lengths else channels_last
+        return other_layout(result, len(self.copies), self.lengths) if self.any_layout and self.layer < 0 else None
 
     def note_lengths(self, result: Any) -> None:
         """Note the number of tokens of a result (K, n, D), as wide as tokens and fewer: some were cut off or joined."""
@@ -176,7 +164,7 @@ class IdentityPass(TorchFunctionMode):
 
     def in_sequence(self, result: Tensor) -> Tensor:
         """Return a map of patches (K, D, rows, columns), as a convolution makes it, as tokens; all else unchanged."""
-        if self.any_layout and self.layer < 0 and (layout := self.other_layout(result)):
+        if self.any_layout and self.layer < 0 and (layout := other_layout(result, len(self.copies), self.lengths)):
             return rearrange(result, f"{layout} -> {LAYOUTS[layout]}")
         if result.ndim != 4 or result.shape[0] != len(self.copies):
             return result
@@ -199,7 +187,7 @@ class IdentityPass(TorchFunctionMode):
         return torch.stack([nothing, half, ~half, ~nothing, *unchanged]).to(like)
 
     def identity(self, call: int, attn: Tensor) -> Tensor:
-        """Return weights of each token to itself alone, after a look at the tokens that enter an attention."""
+        """Return weights of tokens to those of their half alone, after a look at the tokens that enter an attention."""
         self.reached(call)
         if call in self.calls:
             self.intercepted.check_all_images(call, attn)
@@ -247,7 +235,7 @@ class IdentityPass(TorchFunctionMode):
             return
         queries = self.intercepted.queries
         if queries is None:
-            of_one, of_other = (_moved_rows(attn, which, ~half) for which, half in enumerate((one, other), start=1))
+            of_one, of_other = (moved_rows(attn, which, ~half) for which, half in enumerate((one, other), start=1))
             if (of_one & of_other).any() or (of_one.sum(), of_other.sum()) != (one.sum(), other.sum()):
                 return  # a row may move by all keys, or hardly by its query
         else:
@@ -289,7 +277,7 @@ class IdentityPass(TorchFunctionMode):
         if not result.is_floating_point() or not result.numel() or not result.ndim:
             return None
         if not self.is_pooled:
-            return _by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
+            return by_token(self.in_sequence(result), len(self.copies), self.lengths, self.heads_first)
         copies, *others = result.shape
         of_all = self.lengths | {length + 1 for length in self.lengths}  # keys of class attention have one more
         is_of_pooled = copies == len(self.copies) and not of_all & {*others, prod(others[1:])}
@@ -309,26 +297,6 @@ class IdentityPass(TorchFunctionMode):
         # Channels of tokens (K, N, D) may be as many as tokens. The first and the last copy are of one image.
         is_of_copies = len(factor) == len(self.copies) and torch.allclose(factor[0], factor[-1])
         return not is_of_copies or torch.allclose(factor[0], factor[1])
-
-
-def _moved_rows(attn: Tensor, changed: int, still: Tensor) -> Tensor:
-    """Return which rows of attention (K, H, N, M) are of a query that differs in copy number ``changed``, (N,).
-
-    Scores of unchanged keys do not move in the row of an unchanged query. A softmax divides them by another sum, which
-    does not change the ratio of two weights.
-
-    Args:
-        attn: The attention of copies of an image, of which the first and the last are equal.
-        changed: Number of the copy.
-        still: Which keys are unchanged in it, (M,).
-    """
-    weights, least = attn[[0, changed, -1]][..., still], torch.finfo(attn.dtype).tiny
-    counted = (weights > least).all(dim=0, keepdim=True)  # not masked
-    logs = torch.where(counted, weights.clamp(min=least).log(), 0)
-    numbers = reduce(counted.to(attn), "k h n m -> k h n 1", "sum").clamp(min=1)
-    ratios = torch.where(counted, logs - reduce(logs, "k h n m -> k h n 1", "sum") / numbers, 0)
-    moves = reduce(changes(ratios)[0], "h n m -> n", "max")
-    return moves > max(rounding(ratios), FAINT * moves.max().item())
 
 
 def own_weights(count: int) -> Tensor:
@@ -365,42 +333,7 @@ def _paths(model: nn.Module, active: list[str], look: Callable[[Any], None]) -> 
         yield
 
 
-def _by_token(result: Tensor, copies: int, lengths: set[int], heads_first: bool) -> Tensor | None:
-    """Return a result by token, (K, N, everything else), or None if no axis, or more than one, counts tokens.
-
-    There may be as many tokens as channels: then (K, N, D) is taken for copies and tokens, unless only its last axis
-    keeps the halves apart, as it does in the transpose.
-    """
-    if result.ndim < 3:
-        return None
-    axes = [axis for axis, size in enumerate(result.shape) if size in lengths]
-    if result.ndim == 3 and result.shape[0] == copies and result.shape[1] in lengths:
-        is_transposed = len(axes) == 2 and not _are_apart(result) and _are_apart(result.mT)
-        axes = [2] if is_transposed else [1]
-    if len(axes) != 1 or result.numel() == copies * result.shape[axes[0]]:
-        return None
-    batch = next((axis for axis in (0, 1) if axis not in axes and result.shape[axis] % copies == 0), None)
-    if batch is None:
-        return None
-    names = [f"a{axis}" for axis in range(result.ndim)]
-    names[batch], names[axes[0]] = "(r k)" if heads_first else "(k r)", "n"
-    others = " ".join(name for name in names if name.startswith("a"))
-    return rearrange(result, f"{' '.join(names)} -> k n (r {others})", k=copies)
-
-
-def _are_apart(tokens: Tensor) -> bool:
-    """Return whether no token (K, N, D) depends on both halves."""
-    one, other = reduce(changes(tokens)[:2], "k n c -> k n", "max") > rounding(tokens)
-    return not (one & other).any()
-
-
 def _is_scaled(plain: Tensor, moved: Tensor, allowed: float) -> Tensor:
     """Return which tokens were only multiplied by a number, as by a weight in a mean: (n, c) twice -> (n,)."""
     factor = (plain * moved).sum(dim=-1, keepdim=True) / plain.square().sum(dim=-1, keepdim=True)
     return ((moved - factor * plain).abs() <= COARSER * allowed).all(dim=-1)
-
-
-def _is_flattened_map(given: Any, result: Tensor) -> bool:
-    """Return whether a result (K, D, rows * columns) is a map of patches (K, D, rows, columns), its channels first."""
-    is_map = isinstance(given, Tensor) and given.ndim == 4 and given.shape[:2] == result.shape[:2]
-    return is_map and given.shape[2] * given.shape[3] == result.shape[2]
