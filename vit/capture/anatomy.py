@@ -13,6 +13,7 @@ from vit.capture.checks.alone import check_alone, check_logits_alone
 from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.dependence import check_in_a_row
 from vit.capture.checks.entry import enters_as_tokens, passes_last_layer
+from vit.capture.checks.first_layer import check_first_layer
 from vit.capture.checks.maximum import takes_maximum
 from vit.capture.checks.mixing import check_unmixed
 from vit.capture.checks.places import check_places, no_patches_error
@@ -311,6 +312,7 @@ def examine(
     trace, calls, num_calls = _check_passes(model, pair)
     num_tokens = trace.attentions[0].shape[-1]
     start = check_unmixed(model, image, calls, num_tokens)
+    check_first_layer(model, image, calls[0])
     if len(calls) == 1:  # no later layer shows in which order its rows stand
         check_last_rows(model, image, calls, num_tokens)
     check_unmixed(model, pair[1:], calls, num_tokens, in_short=True)

@@ -9,6 +9,7 @@ from vit.capture.checks.alone import check_alone, check_count, check_logits_alon
 from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.checks.dependence import Dependents, Made, check_in_a_row, find_dependents, influential
 from vit.capture.checks.every_image import check_every_image
+from vit.capture.checks.first_layer import check_first_layer
 from vit.capture.checks.mixing import check_unmixed
 from vit.capture.checks.places import check_places
 from vit.capture.checks.steady import check_images_unchanged, check_independent, check_logits_unchanged, repeated
@@ -78,6 +79,7 @@ def capture_attention(model: nn.Module, images: Tensor) -> Attentions:
     check_places(model, images[:1], calls[0])
     num_tokens = attentions[calls[0]].shape[-1]
     check_unmixed(model, images[:1], calls, num_tokens)
+    check_first_layer(model, images[:1], calls[0])
     orders = token_orders(model, images[:1], calls, num_tokens)
     if calls[-1] not in orders:
         check_last_rows(model, images[:1], calls, num_tokens)

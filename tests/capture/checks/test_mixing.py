@@ -470,8 +470,9 @@ def test_the_experiments_are_few_passes_of_few_images():
     capture_attention(model, IMAGES)
     # Three axes, attention, how far images move the logits, and two plain passes of both images; layers, one image
     # alone, places by four halves and five bands; then for each of two, mixing by four pairs of halves, for the other
-    # by one, and codes of the tokens; for the first, the last rows and the places of their tokens.
-    assert batches == [2, 2, 2, 2, 2, 1, 1, 1 + 4 + 5, *(5, 5, 5, 5, 6, 11, 6, 6), *(5, 6)]
+    # by one, and codes of the tokens; for the first, products before the first layer, the last rows and the places of
+    # their tokens.
+    assert batches == [2, 2, 2, 2, 2, 1, 1, 1 + 4 + 5, *(5, 5, 5, 5), 1, *(6, 11, 6, 6), *(5, 6)]
     assert COPIES == 5
 
 

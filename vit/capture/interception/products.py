@@ -53,7 +53,7 @@ def matrix_product(
         followed.mark_used(input)
         return func(mode.edited_product(input, other), *args, **kwargs)
     # The values may come before the weights, both transposed. One square matrix for all heads mixes the weights.
-    is_square = input.ndim == 4 and input.shape[-1] == input.shape[-2] and input.shape[1] < other.shape[1]
+    is_square = input.ndim == other.ndim == 4 and input.shape[-1] == input.shape[-2] and input.shape[1] < other.shape[1]
     if input not in followed.known and not is_square and followed.are_weights_and_values(other, input):
         followed.mark_used(other)
         return func(input, mode.edited_product(other.mT, input.mT).mT)
