@@ -1,7 +1,7 @@
 """Finds the parts of a ViT: its grid of patches, its layers, and the tokens that its logits are computed from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import AFTER_LAYERS, check_last_rows, check_same_orders, token_orders
 from vit.capture.parts.patches import Layout, find_patches
 from vit.capture.parts.read_shares import Reading
-from vit.capture.parts.residual_places import hold_residual_stream
+from vit.capture.parts.residual_places import end_of_stream, hold_residual_stream
 from vit.capture.parts.trace import Parts, Trace, find_parts, trace_forward
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -320,7 +320,8 @@ def examine(
     cells = find_cells(model, image, calls[0], layout)
     _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)
     readout = _find_reading(model, pair, trace, calls, num_tokens, start)
-    parts = find_parts(trace, num_tokens)
+    parts, after_layers = find_parts(trace, num_tokens)
+    parts = replace(parts, last=end_of_stream(model, pair, after_layers))
     if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
         parts = Parts(entry=parts.entry, last=parts.last)
     of_all = [event.call for event in trace.attentions]

@@ -1,7 +1,8 @@
-"""Checks that the tokens at the input of each layer are the residual stream.
+"""Finds where modules take the residual stream: at the input of each layer, and after the last one.
 
 Modules may lie side by side: a list of norms, one of attentions, one of MLPs. Then the module of a layer gets tokens
-that a norm made for its attention alone, and the stream goes around it.
+that a norm made for its attention alone, and the stream goes around it. In a list of attentions and MLPs in turn, an
+MLP comes after the module of the last attention.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention_output import are_same_tokens, watched_outputs
 from vit.capture.experiments.moved import are_equal, moved_by_images
+from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.trace import Boundary
@@ -49,6 +51,63 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     return all(
         fixes_logits(model, place, pair, usual) or _fixed_where_made(model, place, pair, usual) for place in unsure
     )
+
+
+@torch.no_grad()
+def end_of_stream(model: nn.Module, pair: Tensor, places: Sequence[Boundary]) -> Boundary | None:
+    """Return the first place where the tokens that come from the last layer enter a module with nothing added after it.
+
+    Args:
+        model: A ViT in eval mode.
+        pair: Two images, (2, C, H, W).
+        places: The inputs of modules after the last layer, in order.
+
+    Returns:
+        The place; None if there is no place, or no module takes the last sum.
+    """
+    sums = _LastSum()
+    with ExitStack() as looks:
+        for place in places:
+            looks.enter_context(place.seen(partial(sums.enter, place)))
+        looks.enter_context(sums)
+        model(pair)
+    return sums.entered
+
+
+class _LastSum(TorchFunctionMode):
+    """Follows tokens from the first place that they enter, through all that is added to them.
+
+    Attributes:
+        entered: The first place that the sum of all enters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream: Tensor | None = None
+        self.entered: Boundary | None = None
+
+    def enter(self, place: Boundary, tokens: Tensor) -> None:
+        """Note the place, if the tokens there are the stream."""
+        if self.stream is None:
+            self.stream = tokens.clone()  # to which a module may add in place
+        if self.entered is None and _are_equal(tokens, self.stream):
+            self.entered = place
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function. If it adds tokens to the stream, the sum is the stream."""
+        is_added = self.stream is not None and arithmetic_name(func)[0] in (*SUMS, *DIFFERENCES)
+        is_added = is_added and any(_are_equal(each, self.stream) for each in args[:2])
+        is_added = is_added and all(getattr(each, "shape", None) == self.stream.shape for each in args[:2])
+        result = func(*args, **(kwargs or {}))
+        if is_added:
+            self.stream, self.entered = result.clone(), None
+        return result
+
+
+def _are_equal(one: Any, tokens: Tensor) -> bool:
+    return isinstance(one, Tensor) and one.shape == tokens.shape and torch.equal(one, tokens)
 
 
 def _fixed_where_made(model: nn.Module, place: Boundary, pair: Tensor, usual: Tensor) -> bool:

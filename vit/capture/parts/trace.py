@@ -71,7 +71,7 @@ class Parts:
     # Where the tokens that enter the attention of each layer may be: the outputs of norms before it, in order, then the
     # input of the layer. ``attention_input`` tells.
     before_attention: list[list[Boundary]] = field(default_factory=list)
-    last: Boundary | None = None  # the input of the final norm; None if there is none
+    last: Boundary | None = None  # the input of the final norm; None if there is none. ``end_of_stream`` finds it
 
 
 @dataclass(eq=False)
@@ -143,14 +143,18 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
     return trace, logits
 
 
-def find_parts(trace: Trace, num_tokens: int) -> Parts:
-    """Find the parts of a model by the order of events. If its layers share one module, all parts are empty."""
+def find_parts(trace: Trace, num_tokens: int) -> tuple[Parts, list[Boundary]]:
+    """Find the parts of a model by the order of events. If its layers share one module, all parts are empty.
+
+    Returns:
+        The parts but for the last, and the inputs of the modules after the layers, in order. The last is one of them.
+    """
     num_images = trace.attentions[0].shape[0]  # a model that passes several views of an image has more rows of tokens
     events = [event for event in trace.tokens if event.shape[:-1] == (num_images, num_tokens) and len(event.shape) == 3]
     layer_names = _layer_names(trace)
     inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
     if not layer_names or not all(inside):
-        return Parts()
+        return Parts(), []
     layers = [of_layer[0] for of_layer in inside]
     norms = [_norms(trace, attention, layer) for attention, layer in zip(trace.attentions, layers, strict=True)]
     first = next(i for i, event in enumerate(events) if event is layers[0])
@@ -159,14 +163,13 @@ def find_parts(trace: Trace, num_tokens: int) -> Parts:
     same = (event for event in reversed(before) if entered is not None and torch.equal(event.tokens, entered))
     entry = next(same, None)
     end = max(i for i, event in enumerate(events) if _within(event.path, layer_names[-1]))
-    last = next((event for event in events[end + 1 :] if event.boundary.side == "input"), None)
-    return Parts(
+    parts = Parts(
         entry and entry.boundary,
         layer_names,
         [event.boundary for event in layers],
         [[event.boundary for event in (*of_layer, layer)] for of_layer, layer in zip(norms, layers, strict=True)],
-        last and last.boundary,
     )
+    return parts, [event.boundary for event in events[end + 1 :] if event.boundary.side == "input"]
 
 
 def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[TokenEvent]:

@@ -162,7 +162,8 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     outputs: list[Tensor] = []
     with torch.enable_grad(), ExitStack() as stack:
         for boundary in [*parts.layers[1:], parts.last]:
-            stack.enter_context(boundary.seen(outputs.append))
+            # A copy: the next module may add to the tokens in place.
+            stack.enter_context(boundary.seen(lambda tokens: outputs.append(tokens.clone())))
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
     shapes = {tuple(tokens.shape) for tokens in outputs}
     if len(shapes) > 1:

@@ -1,0 +1,109 @@
+"""Where modules take the residual stream: the same places, whether an MLP is a part of a layer or a module behind it."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tests.capture.test_invented_models import EXACT, IMAGES, invented
+from vit.capture.anatomy import examine
+from vit.explain import contributions, explain, logit_lens
+
+
+class Attending(nn.Module):
+    """The first half of a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = deepcopy(layer)
+
+    def forward(self, tokens):
+        return tokens + self.layer.attend(self.layer.norm1(tokens))
+
+
+class Adding(nn.Module):
+    """The second half of a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.norm, self.mlp = deepcopy(layer.norm2), deepcopy(layer.mlp)
+
+    def forward(self, tokens):
+        return tokens + self.mlp(self.norm(tokens))
+
+
+class AddingInPlace(Adding):
+    def forward(self, tokens):
+        tokens += self.mlp(self.norm(tokens))
+        return tokens
+
+
+class WithoutSum(Adding):
+    """The sum is outside."""
+
+    def forward(self, tokens):
+        return self.mlp(self.norm(tokens))
+
+
+def in_a_list(second, run=None):
+    """The same model as ``invented()`` with attentions and MLPs in turn in a list."""
+    model = invented()
+    halves = [half for layer in model.layers for half in (Attending(layer), second(layer))]
+    model.layers, model.run = nn.ModuleList(halves), run
+    return model
+
+
+def with_sums(model, images):
+    def step(number, module, tokens):
+        return tokens + module(tokens) if number % 2 else module(tokens)
+
+    return model.read(model.through(model.embed(images), step))
+
+
+LISTS = {
+    "residual modules": lambda: in_a_list(Adding),
+    "sums in place": lambda: in_a_list(AddingInPlace),
+    "sums outside of the modules": lambda: in_a_list(WithoutSum, with_sums),
+}
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_the_mlp_behind_the_last_attention_is_no_part_of_the_read_out(listed):
+    model = LISTS[listed]()
+    assert examine(model, IMAGES).parts.last.module is model.norm
+    for read in (lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)):
+        assert_close(read(model), read(invented()), **EXACT)
+
+
+def test_contributions_of_a_list_are_those_of_its_layers():
+    found, expected = (contributions(model, IMAGES) for model in (in_a_list(Adding), invented()))
+    assert_close((found.heads, found.mlps), (expected.heads, expected.mlps), **EXACT)
+
+
+def test_there_is_no_last_place_if_no_module_takes_the_last_sum():
+    model = in_a_list(Adding, run=lambda model, images: model.head(model.through(model.embed(images))[:, 0]))
+    assert examine(model, IMAGES).parts.last is None
+    with pytest.raises(ValueError, match="no module .* between its last layer and its head"):
+        logit_lens(model, IMAGES)
+
+
+def test_tokens_that_are_added_to_others_of_another_shape_are_still_the_last():
+    model = invented(run=lambda model, images: model.head(plus_mean(model, model.through(model.embed(images)))))
+
+    def plus_mean(model, tokens):
+        tokens = model.norm(tokens)
+        return (tokens + tokens.mean(dim=1, keepdim=True))[:, 0]
+
+    assert examine(model, IMAGES).parts.last.module is model.norm
+
+
+def test_an_adapter_behind_the_layers_is_one_of_them():
+    model = invented(run=lambda model, images: model.read(adapted(model, model.through(model.embed(images)))))
+
+    def adapted(model, tokens):
+        return tokens + torch.tanh(model.more(tokens))
+
+    place = examine(model, IMAGES).parts.last
+    assert place.module is model.norm
