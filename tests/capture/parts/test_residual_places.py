@@ -1,4 +1,4 @@
-"""Where modules take the residual stream: the same places, whether an MLP is a part of a layer or a module behind it."""
+"""Where modules take the residual stream: the same places, if an MLP is a part of a layer or a module behind it."""
 
 from copy import deepcopy
 
@@ -35,8 +35,11 @@ class Adding(nn.Module):
 
 
 class AddingInPlace(Adding):
+    """The same sum, in the memory of the tokens."""
+
     def forward(self, tokens):
-        tokens += self.mlp(self.norm(tokens))
+        added = self.mlp(self.norm(tokens.clone()))
+        tokens += added
         return tokens
 
 
@@ -85,7 +88,7 @@ def test_contributions_of_a_list_are_those_of_its_layers():
 def test_there_is_no_last_place_if_no_module_takes_the_last_sum():
     model = in_a_list(Adding, run=lambda model, images: model.head(model.through(model.embed(images))[:, 0]))
     assert examine(model, IMAGES).parts.last is None
-    with pytest.raises(ValueError, match="no module .* between its last layer and its head"):
+    with pytest.raises(ValueError, match=r"no module .* between its last layer and its head"):
         logit_lens(model, IMAGES)
 
 
