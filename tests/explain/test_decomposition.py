@@ -127,6 +127,21 @@ def test_each_term_is_what_a_loop_over_heads_and_tokens_gives(by_hand):
     assert_close(found.bias, expected["bias"], **EXACT)
 
 
+def test_the_mlp_is_not_taken_for_the_attention_if_its_bias_is_far_larger(random_vit):
+    model, added, last = random_vit(), [], []
+    for block in model.blocks:
+        block.mlp.fc2.bias.data[3] = 3000.0
+    found = contributions(model, IMAGES, 4)
+    for block in model.blocks:
+        block.mlp.register_forward_hook(lambda _, __, output: added.append(output[:, 0].detach()))
+    model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0][:, 0].detach()))
+    model(IMAGES)
+    scale = (last[0].var(dim=1, correction=0) + 1e-6).rsqrt()
+    row = model.head.weight[4] * model.norm.weight
+    read = [((mlp - mlp.mean(dim=1, keepdim=True)) * row).sum(dim=1) * scale for mlp in added]
+    assert_close(found.mlps, torch.stack(read, dim=1), **EXACT)
+
+
 def test_ours_and_timm_with_the_same_weights_have_the_same_terms(random_vit):
     ours, theirs = contributions(random_vit(), IMAGES, TARGET), contributions(made("timm"), IMAGES, TARGET)
     assert_close(vars(ours) | {"total": ours.total}, vars(theirs) | {"total": theirs.total}, **EXACT)

@@ -19,6 +19,7 @@ from vit.capture.interception.arithmetic import COPIES, DIFFERENCES, PRODUCTS, Q
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
 
+MATRIX_FUNCTIONS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 SAME = 1e-3  # two tokens are the same if they differ by less than this share of a number, or of the largest one
 
 
@@ -157,11 +158,12 @@ class WatchProjection(TorchFunctionMode):
         result = func(*args, **kwargs)
         if is_sum:
             return self.change(result)
-        if func is F.linear and self.awaited is not None:
+        projection = _projection(func, args, kwargs) if self.awaited is not None else None
+        if projection is not None:
             output, self.awaited = self.awaited, None
-            given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
-            if _is_mixed(given["input"], output):
-                output.projection, self.projected = _dense(given["weight"]), output
+            inputs, weights = projection
+            if _is_mixed(inputs, output):
+                output.projection, self.projected = _dense(weights), output
                 self._keep(result)
             self._let_go(output)
         elif places and isinstance(result, Tensor):
@@ -223,6 +225,22 @@ class WatchProjection(TorchFunctionMode):
         if factors.numel() == factors.shape[-1] == channels == len(self.projected.projection):
             return rearrange(factors.flatten(), "c -> c 1")
         return None
+
+
+def _projection(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor] | None:
+    """Return the inputs and the weights (C, H * d) of a linear layer, or of a product with a matrix; None of others.
+
+    >>> inputs, matrix = torch.zeros(5, 17, 12), torch.zeros(12, 24)
+    >>> _projection(torch.matmul, (inputs, matrix), {})[1].shape, _projection(torch.matmul, (inputs, inputs.mT), {})
+    (torch.Size([24, 12]), None)
+    """
+    if func is F.linear:
+        given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+        return given["input"], given["weight"]
+    factors = args[1:3] if func in (torch.addmm, Tensor.addmm) else args if func in MATRIX_FUNCTIONS else ()
+    return (factors[0], factors[1].mT) if len(factors) == 2 and factors[1].ndim == 2 else None
 
 
 def _dense(weights: Tensor) -> Tensor:

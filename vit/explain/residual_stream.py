@@ -18,8 +18,9 @@ from vit.capture.attention_output import AttentionOutput, capture_outputs
 from vit.capture.parts.trace import Boundary
 from vit.explain.maps.subject import Subject
 
-TOLERANCE = 1e-3  # of the largest number of an output; attention is computed explicitly, which moves it by 1e-6
+TOLERANCE = 1e-3  # of the largest difference between tokens; attention is computed explicitly, which moves it by 1e-6
 TOLERANCE_HALF = 0.05  # in 16 bits
+ROUNDING = 16  # units of rounding of the largest number, besides
 
 
 @dataclass
@@ -71,17 +72,23 @@ def by_head(output: AttentionOutput) -> Tensor:
 
 
 def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
-    """Find the attention among the terms: only it differs from ``mixed_by`` by one vector, the bias, in all tokens."""
+    """Find the attention among two terms: only it differs from ``mixed_by`` by one vector, the bias, in all tokens.
+
+    Terms are compared without their means over tokens, since a bias may be far larger than all that differs.
+    """
+    if len(terms) != 2:
+        return None
     mixed = mixed_by(output)
-    tolerance = TOLERANCE_HALF if torch.finfo(mixed.dtype).bits < 32 else TOLERANCE
-    for place, term in enumerate(terms):
-        rest = term - mixed
-        bias = reduce(rest, "b n c -> c", "mean")
-        if (rest - bias).abs().max() <= tolerance * max(term.abs().max(), mixed.abs().max()):
-            others = [other for i, other in enumerate(terms) if i != place]
-            if len(others) == 1:
-                return Layer(output, bias, others[0])
-    return None
+    rests = [term - mixed for term in terms]
+    biases = [reduce(rest, "b n c -> c", "mean") for rest in rests]
+    moved = [(rest - bias).abs().max() for rest, bias in zip(rests, biases, strict=True)]
+    found = int(moved[1] < moved[0])
+    term, bias = terms[found], biases[found]
+    numbers = torch.finfo(mixed.dtype)
+    tolerance = TOLERANCE_HALF if numbers.bits < 32 else TOLERANCE
+    differing = (mixed - reduce(mixed, "b n c -> c", "mean")).abs().max()
+    allowed = tolerance * differing + ROUNDING * numbers.eps * max(term.abs().max(), mixed.abs().max())
+    return Layer(output, bias, terms[1 - found]) if moved[found] <= allowed else None
 
 
 class _FollowSums(TorchFunctionMode):

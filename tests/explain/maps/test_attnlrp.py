@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 import vit
@@ -289,6 +289,26 @@ def scripted(x):
 def test_what_no_rule_can_follow_is_refused(activation, reason):
     with pytest.raises(ValueError, match=reason):
         of_activation(activation)
+
+
+@pytest.mark.parametrize("cut", [Tensor.detach, torch.detach, lambda tokens: tokens.data])
+def test_what_is_detached_may_be_kept_but_not_computed_with(cut, random_vit):
+    kept = []
+
+    def keeping(vit, images, computes=False):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+            kept.append(cut(tokens))
+        tokens = tokens - kept[-1] + kept[-1] if computes else tokens  # of which the gradient is right
+        return vit.head(vit.norm(tokens)[:, 0])
+
+    model = random_vit()
+    found = signed_map("attnlrp", Subject(Around(model, keeping).eval(), IMAGES, TARGET))
+    assert_close(found, signed_map("attnlrp", Subject(model, IMAGES, TARGET)), **EXACT)
+    computing = Around(model, lambda vit, images: keeping(vit, images, computes=True)).eval()
+    with pytest.raises(ValueError, match=r"attnlrp has no rule for torch\.(Tensor\.)?(detach|data)"):
+        signed_map("attnlrp", Subject(computing, IMAGES, TARGET))
 
 
 def test_a_product_of_complex_numbers_has_the_rule_of_a_product():

@@ -176,15 +176,28 @@ def test_shared_layers_and_tokens_first_have_the_values_of_layers_of_their_own()
     assert_close(explain(shared, INVENTED, "value"), explain(apart, INVENTED, "value"), **EXACT)
 
 
-def test_a_projection_that_is_called_by_keywords_is_read():
-    class ByName(Layer):
-        def attend(self, tokens):
-            mixed = self.join(self.mix(self, *self.split(tokens)))
-            return nn.functional.linear(input=mixed, weight=self.proj.weight, bias=self.proj.bias)
+def by_keywords(mixed, weight, bias):
+    return nn.functional.linear(input=mixed, weight=weight, bias=bias)
 
-    by_name, plain = invented(ByName(), ByName()), invented(Layer(), Layer())
+
+def by_product(mixed, weight, bias):
+    return mixed @ weight.T + bias
+
+
+def by_addmm(mixed, weight, bias):
+    """As in the Conv1D of GPT-2."""
+    return torch.addmm(bias, mixed.flatten(0, 1), weight.T).view_as(mixed)
+
+
+@pytest.mark.parametrize("project", [by_keywords, by_product, by_addmm])
+def test_a_projection_is_read_however_it_is_written(project):
+    class Written(Layer):
+        def attend(self, tokens):
+            return project(self.join(self.mix(self, *self.split(tokens))), self.proj.weight, self.proj.bias)
+
+    written, plain = invented(Written(), Written()), invented(Layer(), Layer())
     for method in ("value", "value_rollout", "relevance"):
-        assert_close(explain(by_name, INVENTED, method), explain(plain, INVENTED, method), **EXACT)
+        assert_close(explain(written, INVENTED, method), explain(plain, INVENTED, method), **EXACT)
 
 
 def test_tokens_of_all_images_in_one_axis_have_the_values_of_tokens_in_two():

@@ -44,7 +44,7 @@ def attnlrp(subject: Subject) -> Tensor:
         entered.append(tokens.detach().requires_grad_())
         return entered[-1].clone()  # to which a layer may add in place
 
-    def one_image() -> object:
+    def one_image() -> Tensor:
         return run_intercepted(subject.model, images[:1], _kept_constant)
 
     with _constant_parameters(subject.model), torch.enable_grad():

@@ -17,6 +17,7 @@ from vit.capture.interception.arithmetic import COPIES, DIFFERENCES, PRODUCTS, Q
 from vit.explain.norms import NORMS
 
 OTHER_METHODS = "choose 'relevance', 'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
+CUTS = (Tensor.detach, torch.detach, Tensor.data.__get__)  # what they return may be kept, but must not be computed with
 FACTOR, FACTOR_OF_FLOAT16 = 64, 2  # of the inputs in the experiment; float16 ends at 65,504
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
 ELEMENTWISE = ("elu", "erf", "gelu", "hardsigmoid", "hardswish", "hardtanh", "mish", "relu6", "sigmoid", "silu")
@@ -28,12 +29,12 @@ Rule = Callable[["_Call"], Any]
 Rules = list[tuple[Callable[..., Any], Rule]]
 
 
-def find_rules(model: nn.Module, run: Callable[[], object]) -> Rules:
+def find_rules(model: nn.Module, run: Callable[[], Tensor]) -> Rules:
     """Return the functions that a model calls in one pass, each with the rule that it needs.
 
     Args:
         model: The model, which is named in errors.
-        run: Passes one image.
+        run: Passes one image, and returns its logits.
 
     Raises:
         ValueError: If there is no rule for a function, or what the model computes is not seen.
@@ -45,6 +46,13 @@ def find_rules(model: nn.Module, run: Callable[[], object]) -> Rules:
             f"attnlrp does not see what {type(model).__name__} computes in compiled or scripted functions "
             f"({', '.join(sorted(below.seen))}): {OTHER_METHODS}"
         )
+    cuts = [func for func, rule in rules.found if rule is _as_cut]
+    if cuts:
+        unchanged = run()
+        with _ChangeCut():
+            changed = run()
+        if not torch.equal(unchanged, changed):
+            raise _no_rule(cuts[0])
     return rules.found
 
 
@@ -116,6 +124,17 @@ class _FindRules(TorchFunctionMode):
         return result
 
 
+class _ChangeCut(TorchFunctionMode):
+    """Changes what is detached, so that the logits tell whether they are computed from it."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, and add 1 to what it detaches."""
+        result = func(*args, **(kwargs or {}))
+        return result + 1 if func in CUTS and args[0].requires_grad else result
+
+
 class FollowRules(TorchFunctionMode):
     """Follows the rules that were found for the calls of one image."""
 
@@ -155,6 +174,8 @@ class _Call:
         name = self.func.__name__.strip("_")
         if self.func in NORMS:
             return _as_norm
+        if self.func in CUTS:
+            return _as_cut
         if name == "softmax":
             return _as_it_is
         if name in ELEMENTWISE and len(self.inputs) == 1:
@@ -253,6 +274,11 @@ def _as_it_is(call: _Call) -> Any:
 def _as_constant(call: _Call) -> Any:
     with torch.no_grad():
         return call.func(*call.args, **call.kwargs)
+
+
+def _as_cut(call: _Call) -> Any:
+    """Detach. ``find_rules`` checks that the result does not reach the logits."""
+    return call.func(*call.args, **call.kwargs)
 
 
 def _as_norm(call: _Call) -> Tensor:
