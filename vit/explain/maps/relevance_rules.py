@@ -130,9 +130,9 @@ class _ChangeCut(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and add 1 to what it detaches."""
+        """Call the function, and change sign, size and mean of what it detaches."""
         result = func(*args, **(kwargs or {}))
-        return result + 1 if func in CUTS and args[0].requires_grad else result
+        return 1 - 2 * result if func in CUTS and args[0].requires_grad else result
 
 
 class FollowRules(TorchFunctionMode):
