@@ -17,7 +17,7 @@ from vit.objectives import ViTClassifier
 
 def train(settings: dict) -> None:
     """Train in one worker, from the last checkpoint that was reported if there is one."""
-    model = ViTClassifier(image_size=8, patch_size=2, in_channels=1, embed_dim=32, depth=2, num_heads=2)
+    model = ViTClassifier(image_size=8, patch_size=2, in_channels=1, embed_dim=32, depth=2, num_heads=2, lr=5e-3)
     trainer = Trainer(
         max_epochs=settings["epochs"],
         accelerator="cpu",
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     ray.init(num_cpus=2)
     result = TorchTrainer(
         train,
-        train_loop_config={"epochs": 3},
+        train_loop_config={"epochs": 20},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             failure_config=FailureConfig(max_failures=2), checkpoint_config=CheckpointConfig(num_to_keep=1)

@@ -21,6 +21,6 @@ def test_two_workers_of_ray_train_a_classifier_whose_checkpoint_is_loaded(tmp_pa
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     accuracy, place = re.search(r"val_accuracy ([\d.]+) in (\S+)", ended.stdout).groups()
-    assert float(accuracy) > 0.2  # of ten classes
+    assert float(accuracy) > 0.5  # of ten classes
     (path,) = Path(place).rglob("checkpoint.ckpt")
     assert vit.load(path).config["embed_dim"] == 32

@@ -50,13 +50,15 @@ def test_what_follows_the_blocks_learns_at_the_rate_of_the_head(kwargs, last):
     assert any(name.startswith(last) for name in rates)
 
 
-def test_the_layer_decay_of_timm_gives_the_same_learning_rates(model):
+def test_the_layer_decay_of_timm_gives_the_same_groups(model):
     theirs = create_optimizer_v2(model, opt="adamw", lr=0.8, weight_decay=0.05, layer_decay=0.75)
     for group in theirs.param_groups:
         group["lr"] = 0.8 * group["lr_scale"]
-    ours = settings(model, parameter_groups(model, 0.8, 0.05, 0.75))
-    for name, (rate, _) in settings(model, theirs.param_groups).items():
-        assert rate == pytest.approx(ours[name][0]), name
+    groups = parameter_groups(model, 0.8, 0.05, 0.75)
+    assert len(groups) == len(theirs.param_groups)
+    ours = settings(model, groups)
+    for name, rate_and_decay in settings(model, theirs.param_groups).items():
+        assert rate_and_decay == pytest.approx(ours[name]), name
 
 
 def test_the_blocks_are_one_layer_to_a_coarse_matcher(model):
