@@ -80,7 +80,7 @@ def test_pruning_shows_the_cost_of_every_order(drawn):
     assert [line.get_ydata()[0] for line in cost.lines] == [90, 80, 20]
     assert cost.get_xlim()[0] > cost.get_xlim()[1]
     assert cost.get_title() == "Accuracy as heads are removed, the least important first"
-    assert len({line.get_color() for line in cost.lines}) == 3
+    assert len({line.get_color() for line in cost.lines}) == len({line.get_marker() for line in cost.lines}) == 3
     labels = [text.get_text() for text in cost.get_legend().get_texts()]
     assert labels == ["by gradient of the gate", "by loss without the head", "at random (mean of draws)"]
 

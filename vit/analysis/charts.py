@@ -115,8 +115,9 @@ def draw_pruning(curves: Mapping[str, Sequence[PruningPoint]], path: Path) -> No
     """Draw the accuracy as heads are removed. Each order of removal has its points from ``pruning_curve``."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
+    markers = dict(zip(ORDER_COLORS, MARKERS, strict=False))
     for order, points in curves.items():
-        look = {"color": ORDER_COLORS[order], "marker": "o", "ms": 4, "label": ORDER_NAMES.get(order, order)}
+        look = {"color": ORDER_COLORS[order], "marker": markers[order], "ms": 5, "label": ORDER_NAMES.get(order, order)}
         axes.plot([point.heads_left for point in points], [100 * point.accuracy for point in points], **look)
     axes.legend()
     axes.set(title="Accuracy as heads are removed, the least important first")

@@ -24,7 +24,7 @@ from torch import Tensor
 from vit.explain.heatmap import shade
 from vit.support.fonts import drawable
 from vit.support.picture_files import save_figure
-from vit.support.plotting import GREY, ORANGE, plain_text
+from vit.support.plotting import ORANGE, plain_text
 
 FORMATS = ("png", "svg", "pdf")
 BLACK = "#111111"
@@ -68,7 +68,7 @@ class Panel(NamedTuple):
     Attributes:
         pixels: The image.
         title: Its title.
-        subtitle: Lines below the title, in grey.
+        subtitle: Lines below the title, in regular letters.
         caption: A paragraph below the image.
         caution: A paragraph below that, in orange.
         bar: The colour bar.
@@ -201,7 +201,7 @@ class _Canvas:
 
     def _add_titles(self, left: int, panel: Panel) -> int:
         top = self.top + self.write(left, self.top, panel.title, LARGE, weight="bold")
-        return top + self.write(left, top, panel.subtitle, 1, color=GREY) + self.letters // 3
+        return top + self.write(left, top, panel.subtitle, 1) + self.letters // 3
 
     def _width_of(self, columns: int) -> int:
         return columns * self.column + (columns - 1) * self.gap
