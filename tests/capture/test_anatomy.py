@@ -291,8 +291,8 @@ def test_only_the_first_images_and_strips_of_one_are_passed(random_vit):
     # Five strips of rows at most, six of columns, beside the image itself.
     assert max(batches) <= 11
     # Two ask whether the model is random, two whether images change each other, five how far images move the logits,
-    # one whether the layers hold the residual stream.
-    assert batches.count(2) == 15
+    # one whether the layers hold the residual stream, and one where it ends.
+    assert batches.count(2) == 16
     assert batches.count(3) == 2  # the last tokens of the first image in the passes of both, or those before the last
     assert batches[4:10] == [5, 2, 5, 5, 5, 5]  # whether images change each other
 

@@ -119,7 +119,12 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
         one = rearrange(one, "n b c -> b n c")
     if one.shape != other.shape:
         return False
-    return torch.allclose(one.to(other), other, rtol=SAME, atol=SAME * float(other.abs().max()))
+    return torch.allclose(one.to(other), other, rtol=SAME, atol=SAME * _largest(other), equal_nan=True)
+
+
+def _largest(tokens: Tensor) -> float:
+    """Return the largest absolute number that is finite: if all keys are masked, tokens are no numbers."""
+    return float(tokens.detach().nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
 class WatchProjection(TorchFunctionMode):
@@ -266,9 +271,9 @@ def _version_of(tensor: Tensor) -> int | None:
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
     """Return whether the inputs are the mixed values of an attention. The batch may be their first or second axis."""
     mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
-    tokens, rounding = pack([inputs], "* c")[0], 1e-3 * mixed.detach().abs().max().item()
+    tokens, rounding = pack([inputs], "* c")[0], SAME * _largest(mixed)
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
         expected = rearrange(mixed, pattern).to(tokens.dtype)
-        if tokens.shape == expected.shape and torch.allclose(tokens, expected, rtol=1e-3, atol=rounding):
+        if tokens.shape == expected.shape and torch.allclose(tokens, expected, SAME, rounding, equal_nan=True):
             return True
     return False

@@ -79,6 +79,8 @@ def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
     if len(terms) != 2:
         return None
     mixed = mixed_by(output)
+    if mixed.shape != terms[0].shape:  # a projection of two stages
+        return None
     rests = [term - mixed for term in terms]
     biases = [reduce(rest, "b n c -> c", "mean") for rest in rests]
     moved = [(rest - bias).abs().max() for rest, bias in zip(rests, biases, strict=True)]

@@ -1,5 +1,7 @@
 """Attention that is not seen, on the way to the first layer: refused. Stems that mix no tokens by products: read."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -57,14 +59,64 @@ def cut_off(model, images):
     return model.read(tokens)
 
 
-@pytest.mark.parametrize("run", [on_patches, on_maps, cut_off])
-@pytest.mark.parametrize("mix", [by_exponentials, linear])
+class Kernel(torch.autograd.Function):
+    """Attention with a backward pass of its own, as a kernel of Triton has."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return by_exponentials(None, q, k, v)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+        with torch.enable_grad():
+            return torch.autograd.grad(by_exponentials(None, q, k, v), (q, k, v), gradient)
+
+
+def by_a_kernel(layer, q, k, v):
+    return Kernel.apply(q, k, v)
+
+
+CASES = [(run, mix) for run in (on_patches, on_maps, cut_off) for mix in (by_exponentials, linear)]
+
+
+@pytest.mark.parametrize(("run", "mix"), [*CASES, (on_patches, by_a_kernel), (on_maps, by_a_kernel)])
 def test_an_unseen_layer_on_the_way_to_the_first_is_refused(run, mix):
     model = invented(Layer(mix), Layer(fused), Layer(fused), run=run)
     module = "its forward method" if run is on_maps else "Layer 'layers.0'"
     for read in (capture_attention, lambda model, images: explain(model, images, "rollout")):
         with pytest.raises(ValueError, match=PRODUCT.format(module)):
             read(model, IMAGES)
+
+
+def test_what_leaves_no_graph_must_not_mix_tokens():
+    def run(model, images):
+        unseen, *layers = model.layers
+        with torch.inference_mode():
+            patches = unseen(model.patches(images).flatten(2).mT)
+        tokens = torch.cat([model.first.expand(len(patches), -1, -1), patches.clone()], dim=1)
+        for layer in layers:
+            tokens = layer(tokens)
+        return model.read(tokens)
+
+    with pytest.raises(ValueError, match=r"mixes tokens before the first .* as within torch\.inference_mode"):
+        capture_attention(invented(Layer(by_exponentials), Layer(fused), Layer(fused), run=run), IMAGES)
+    unmixed = Layer(lambda layer, q, k, v: v)
+    with torch.no_grad():
+        found = capture_attention(invented(unmixed, Layer(fused), Layer(fused), run=run), IMAGES)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("log", [lambda x: x.detach().numpy(), lambda x: x.data.tolist(), deepcopy, torch.std])
+def test_a_model_may_log_its_patches(log):
+    def run(model, images):
+        tokens = model.embed(images)
+        log(tokens.detach())
+        return model.read(model.through(tokens))
+
+    for found, plain in zip(capture_attention(invented(run=run), IMAGES), noted_by(invented(), IMAGES), strict=True):
+        assert_close(found, plain, **EXACT)
 
 
 def gated(model, images):

@@ -476,6 +476,29 @@ def test_the_experiments_are_few_passes_of_few_images():
     assert COPIES == 5
 
 
+def similarity(tokens):
+    return F.cosine_similarity(tokens[:, :, None], tokens[:, None], dim=-1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6])
+def test_what_mixes_tokens_may_be_logged_but_not_read(share):
+    kept = []
+
+    def run(vit, images):
+        tokens = vit.embed(images)
+        for block in vit.blocks:
+            tokens = block(tokens)
+            kept.append(similarity(tokens).softmax(dim=-1))
+        return vit.read(tokens) + (share * kept[-1][:, 0, 1:2] if share else 0)
+
+    model = Around(spelled(fused, fused), run).eval()
+    if share:
+        with pytest.raises(ValueError, match="mixes tokens in a way that cannot be intercepted"):
+            capture_attention(model, IMAGES)
+    else:
+        assert_close([*capture_attention(model, IMAGES)], [*capture_attention(model.vit, IMAGES)], **EXACT)
+
+
 @pytest.mark.parametrize("pool", ["cls", "map"])
 def test_attention_that_is_computed_in_parts_is_read_whole(monkeypatch, pool):
     model, images = ours(pool=pool)().bfloat16().eval(), IMAGES.bfloat16()

@@ -301,6 +301,7 @@ def test_each_class_has_its_own_map_and_each_pair_of_classes(method, random_vit)
         ("attention", {"layer": 3}, r"layer \(3\) must be one of 3 layers, from -3 to 2"),
         ("attention", {"layer": -4}, r"layer \(-4\) must be one of 3 layers, from -3 to 2"),
         ("attention", {"head": 3}, r"head \(3\) must be one of 3 heads, from 0 to 2"),
+        ("attention", {"head": 1.0}, r"head \(1.0\) must be one of 3 heads, from 0 to 2"),
         ("attention", {"head": -1}, r"head \(-1\) must be one of 3 heads, from 0 to 2"),
         *((method, {"start_layer": 3}, r"start_layer \(3\) must be one of the 3 layers") for method in OF_A_CLASS),
         *((method, {"start_layer": -1}, r"start_layer \(-1\) must be one of the 3 layers") for method in OF_A_CLASS),
@@ -370,6 +371,24 @@ def test_an_attention_that_gets_the_sum_itself_gets_the_residual_stream(norms, f
         norm = partial(nn.functional.layer_norm, normalized_shape=tokens.shape[-1:])
         tokens = tokens + norm(model.attns[0](tokens))
         assert_close(sums[0], tokens + norm(model.mlps[0](tokens)), **EXACT)
+
+
+def test_legrad_is_that_of_the_model_whatever_its_head_does_with_the_number_of_images():
+    def run(model, images):
+        tokens = model.norm(model.through(model.embed(images)))
+        return model.head(tokens.reshape(len(images), -1, tokens.shape[-1])[:, 0])
+
+    assert_close(explain(invented(run=run), INVENTED, "legrad"), explain(invented(), INVENTED, "legrad"), **EXACT)
+
+
+def test_weights_that_are_changed_in_place_are_named_where_a_gradient_is_needed():
+    def in_place(layer, q, k, v):
+        weights = (q @ k.mT / 2).softmax(dim=-1)
+        weights[..., 3] = 0
+        return weights @ v
+
+    with pytest.raises(ValueError, match=r"have no gradient .* if values are changed in place"):
+        explain(invented(Layer(), Layer(in_place)), INVENTED, "relevance")
 
 
 def test_legrad_without_a_final_norm_is_refused(random_vit):

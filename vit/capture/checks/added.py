@@ -18,7 +18,7 @@ from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vit.capture.attention_output import SAME, AttentionOutput, WatchProjection
+from vit.capture.attention_output import SAME, AttentionOutput, WatchProjection, are_same_tokens
 from vit.capture.interception.head_order import intercept
 from vit.capture.tolerance import tolerance
 
@@ -70,10 +70,11 @@ class _FirstMoves(TorchFunctionMode):
         self.agree: list[bool | None] = [None] * len(calls)
         self.output: AttentionOutput | None = None  # of the last layer
         self.layer, self.is_seen = -1, False  # whether its first tokens that move were seen
+        self.alone: Tensor | None = None  # the output of the attention, if it was added to tokens
 
     def edit(self, call: int, attn: Tensor, values: Tensor) -> Tensor:
         """Change the weights of one copy."""
-        self.output, self.is_seen = None, False
+        self.output, self.is_seen, self.alone = None, False, None
         if call in self.calls:
             self.layer = self.calls.index(call)
             attn = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1).clone()
@@ -84,9 +85,10 @@ class _FirstMoves(TorchFunctionMode):
 
     def begin_anew(self, tokens: Tensor) -> Tensor:
         """Forget what was taken before the sum with the skip connection, which does not move: an MLP does."""
-        other = self.by_copy(self.output.added_to)
+        other, summed = self.by_copy(self.output.added_to), self.by_copy(tokens)
         if other is None or not self.moved(other).any():
             self.agree[self.layer], self.is_seen = None, False
+            self.alone = None if other is None or summed is None else summed - other
         return tokens
 
     def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -108,8 +110,10 @@ class _FirstMoves(TorchFunctionMode):
         if self.output is None or self.output.projection is None or self.is_seen:
             return
         tokens = self.by_copy(tokens)
-        if tokens is None:
-            return
+        if tokens is None or not tokens.isfinite().all():
+            return  # the changed weights may leave a query without keys
+        if self.alone is not None and are_same_tokens(tokens, self.alone):
+            return  # an adapter may take the output of the attention, and be added to the sum
         expected, moved = self.expected(), self.moved(tokens)
         if not moved.any():
             return

@@ -2,18 +2,20 @@
 
 The experiment of ``vit.capture.checks.mixing`` changes tokens of the first layer, and what comes before may mix pixels,
 as a stem of convolutions does. Attention multiplies two tensors that both depend on the image, while a convolution, a
-norm or a gate do not. Such a matrix product is found in the autograd graph of the values of the first layer. It mixes
-tokens if one of them depends on two opposite corners of the image. A product for each token alone does not.
+norm or a gate do not. Such a matrix product, or a function with a backward pass of its own, is found in the autograd
+graph of the values of the first layer. It mixes tokens if one of them depends on two opposite corners of the image. A
+product for each token alone does not.
 
 Letters in the einops pattern: k copies of an image, h heads, m keys, d channels of a head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import torch
 from einops import reduce
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 from vit.capture.experiments.graph import FollowValues, graph_alone
@@ -23,7 +25,8 @@ from vit.capture.interception.head_order import intercept
 from vit.capture.parts.patches import values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 
-PRODUCTS = {"BmmBackward0", "MmBackward0", "BaddbmmBackward0", "AddmmBackward0"}  # the last two nodes are the factors
+# Of a matrix product, the last two nodes are the factors.
+PRODUCTS = ("BmmBackward0", "MmBackward0", "BaddbmmBackward0", "AddmmBackward0")
 
 
 class _ReachedError(Exception):
@@ -34,7 +37,7 @@ class _ReachedError(Exception):
 def check_first_layer(model: nn.Module, image: Tensor, call: int) -> None:
     """Check that nothing before an attention call mixes tokens by a product of two tensors that depend on the image.
 
-    Nothing is checked if there is no gradient, as of an image of whole numbers.
+    Nothing is checked for an image of whole numbers, which has no gradient.
 
     Args:
         model: A ViT in eval mode.
@@ -42,7 +45,7 @@ def check_first_layer(model: nn.Module, image: Tensor, call: int) -> None:
         call: Number of the first attention call that is a layer.
 
     Raises:
-        ValueError: If there is such a product (the message names the module).
+        ValueError: If there is such a product (the message names the module), or the graph does not lead to the image.
     """
     if not image.is_floating_point():
         return
@@ -57,16 +60,25 @@ def check_first_layer(model: nn.Module, image: Tensor, call: int) -> None:
 
     owners: dict[Node, str] = {}
     intercepted = intercept(model, image, look)
-    with torch.no_grad(), graph_alone(), _noted(model, owners), FollowValues():
+    with torch.enable_grad(), graph_alone(), _noted(model, owners), FollowValues():
         copied = pixels * 1  # a model may write into its images, and not into a leaf
         try:
             with intercepted:
                 model(copied)
         except _ReachedError:
             pass
-    product = product_of_images(values[0].grad_fn, copied.grad_fn) if values else None
-    if product is None or not _see_opposite_corners(model, image, call):
+    if not values:
         return
+    depends = depending_on(values[0].grad_fn, copied.grad_fn)
+    product = next((node for node in depends if _multiplies(node, depends)), None)
+    is_seen = depends[values[0].grad_fn]
+    if (is_seen and product is None) or not _see_opposite_corners(model, image, call):
+        return
+    if product is None:
+        raise ValueError(
+            f"{type(model).__name__} mixes tokens before the first attention that was seen, by what leaves no graph of "
+            f"gradients, as within torch.inference_mode: take that away there, or {CHOOSE_OTHERS}"
+        )
     path = owners.get(product, "")
     module = f"{type(model.get_submodule(path)).__name__} {path!r}" if path else "its forward method"
     raise ValueError(
@@ -76,20 +88,19 @@ def check_first_layer(model: nn.Module, image: Tensor, call: int) -> None:
     )
 
 
-def product_of_images(result: Node | None, images: Node | None) -> Node | None:
-    """Return a matrix product behind a result of which both factors depend on the images; None if there is none.
+def depending_on(result: Node | None, images: Node | None) -> dict[Node | None, bool]:
+    """Return for each node of the autograd graph behind a result whether it depends on the images.
 
     >>> image, weight = (torch.ones(2, 2, requires_grad=True) * 1 for _ in range(2))
-    >>> product_of_images((image @ weight).grad_fn, image.grad_fn) is None
-    True
-    >>> product_of_images((image @ weight @ image.mT).grad_fn, image.grad_fn).name()
-    'MmBackward0'
+    >>> found = depending_on((image @ weight @ image.mT).grad_fn, image.grad_fn)
+    >>> [node.name() for node in found if _multiplies(node, found)], found[weight.grad_fn]
+    (['MmBackward0'], False)
 
     Args:
-        result: The node of the autograd graph that made the result, or None.
+        result: The node that made the result, or None.
         images: The node that made the images, or None.
     """
-    depends = {images: True}
+    depends: dict[Node | None, bool] = {None: False} | {images: True}
     waiting = [result]
     while waiting:
         node = waiting[-1]
@@ -99,11 +110,16 @@ def product_of_images(result: Node | None, images: Node | None) -> Node | None:
             waiting.pop()
             if node not in depends:
                 depends[node] = any(depends[source] for source in sources)
-                if node is not None and node.name() in PRODUCTS and all(depends[source] for source in sources[-2:]):
-                    return node
         else:
             waiting += unknown
-    return None
+    return depends
+
+
+def _multiplies(node: Node | None, depends: Mapping[Node | None, bool]) -> bool:
+    """Return whether a node is a matrix product, or a function of its own, of two tensors that depend on the images."""
+    if node is None or not (node.name() in PRODUCTS or isinstance(node, BackwardCFunction)):
+        return False
+    return sum(depends.get(source, False) for source, _ in node.next_functions[-2:]) == 2
 
 
 @torch.no_grad()

@@ -9,11 +9,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
+# What torch says of it.
+NO_GRADIENT = ("does not require grad", "not have been used in the graph", "modified by an inplace operation")
+COPIES_OUT = (Tensor.numpy, Tensor.__array__, Tensor.__deepcopy__)  # which torch refuses within the graph
+
 
 class FollowValues(TorchFunctionMode):
     """A context in which gradients follow values through ``detach()`` and ``no_grad()`` too.
 
-    Parameters alone start no graph.
+    Parameters alone start no graph. What a model copies out of the graph, as for a log, is detached.
     """
 
     def __torch_function__(
@@ -22,6 +26,8 @@ class FollowValues(TorchFunctionMode):
         """Call the function, within the autograd graph if an argument is in it."""
         if func in (Tensor.detach, Tensor.data.__get__):
             return args[0]
+        if func in COPIES_OUT:
+            return func(args[0].detach(), *args[1:], **(kwargs or {}))
         with torch.enable_grad() if _in_graph((*args, *(kwargs or {}).values())) else nullcontext():
             return func(*args, **(kwargs or {}))
 
@@ -46,11 +52,11 @@ def gradients_of(model: nn.Module, remedy: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # of torch.autograd.grad
-        if not any(part in str(error) for part in ("does not require grad", "not have been used in the graph")):
+        if not any(reason in str(error) for reason in NO_GRADIENT):
             raise
         raise ValueError(
             f"the logits of {type(model).__name__} have no gradient for some of its layers or pixels, as after "
-            f"detach(), under no_grad() or in quantised layers: {remedy}"
+            f"detach(), under no_grad(), in quantised layers or if values are changed in place: {remedy}"
         ) from error
 
 

@@ -4,7 +4,7 @@ Letters in the einops patterns: k copies of an image, r the rest of their axis, 
 a head or a token, c all other axes, y x rows and columns of patches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +24,7 @@ from vit.capture.interception.followed import tensors
 from vit.capture.interception.head_order import heads_first_calls
 from vit.capture.interception.intercept import InterceptAttention
 from vit.capture.interception.products import MATRIX_PRODUCTS
+from vit.capture.parts.logits import result_of
 from vit.capture.remedy import CHOOSE_OTHERS
 
 LEAST, SPREAD, TURN = 0.7, 0.6, 0.618  # of the weights of tokens to themselves, which differ between neighbours
@@ -69,9 +70,12 @@ class IdentityPass(TorchFunctionMode):
         is_read_out: Whether only tokens after the last layer are changed.
         any_layout: Whether tokens before the first layer may be changed as maps, (K, D, rows, columns) or
             (K, rows, columns, D), or with the tokens first, (N, K, D), too.
+        aside: Numbers of results that are not looked at, as they do not reach the logits.
+        spoiled: Number of a result that is replaced by another one; None replaces none.
 
     Attributes:
         is_entered: Whether tokens were changed before the first layer.
+        logits: What the model returned in the last run, (K, classes).
     """
 
     def __init__(
@@ -86,8 +90,11 @@ class IdentityPass(TorchFunctionMode):
         half: Tensor | None = None,
         is_read_out: bool = False,
         any_layout: bool = False,
+        aside: Collection[int] = (),
+        spoiled: int | None = None,
     ) -> None:
         super().__init__()
+        self.aside, self.spoiled, self.logits = aside, spoiled, torch.empty(0)
         self.is_read_out, self.any_layout, self.is_entered = is_read_out, any_layout, False
         # Of sequences of tokens, of which some may be cut off or joined after the last layer.
         self.lengths, self.widths = {num_tokens}, set[int]()
@@ -115,7 +122,7 @@ class IdentityPass(TorchFunctionMode):
             unmoved(self.model),
             around or nullcontext(),
         ):
-            self.model(self.copies)
+            self.logits = result_of(self.model(self.copies))
         if self.first is None or not self.is_behind_layers:
             return None
         if not self.first.is_linear:
@@ -133,6 +140,8 @@ class IdentityPass(TorchFunctionMode):
         """Call the function, and change the first tokens that it returns, or look at its result."""
         result = func(*args, **(kwargs or {}))
         self.num_results += 1
+        if self.num_results == self.spoiled:
+            result = 1 - 2 * result
         if self.is_behind_layers:
             self.note_lengths(result)
         if not self.is_changed and self.num_results > self.start and (layout := self.entry(func, args, result)):
@@ -254,7 +263,8 @@ class IdentityPass(TorchFunctionMode):
         linear. So is the sum of a product (K, H, N, M, d).
         """
         is_between = 0 <= self.layer < len(self.calls) - 1 and not self.looks_at_all
-        tokens = None if self.first or is_between else self.tokens_of(result)
+        is_aside = self.num_results in self.aside
+        tokens = None if self.first or is_between or is_aside else self.tokens_of(result)
         if tokens is None:
             return
         allowed = rounding(tokens)

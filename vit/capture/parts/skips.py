@@ -45,10 +45,11 @@ def layer_without_skip(
 def layers_without_patches(
     model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary]
 ) -> set[int]:
-    """Return the layers whose tokens are no longer those of their patches, but hold what attention brought there.
+    """Return the layers in which tokens are no longer those of their patches, but hold what attention brought there.
 
-    All attention gives zeros, and the image is changed. If the tokens of a layer do not change with it, nothing leads
-    around the attention of a layer before. For the arguments, see ``layer_without_skip``.
+    All attention gives zeros, and the image is changed. If fewer tokens change with it in a layer than in the first,
+    nothing leads around the attention of a layer before, or the tokens were replaced. For the arguments, see
+    ``layer_without_skip``.
     """
     seen: dict[int, Tensor] = {}
 
@@ -64,13 +65,17 @@ def layers_without_patches(
             watched.enter_context(place.seen(partial(_keep, seen, number)))
         watched.enter_context(intercepted)
         model(_changed(image))
-    return {layer for layer, tokens in seen.items() if layer and not _follows(tokens)}
+    counts = {layer: _following(tokens) for layer, tokens in seen.items() if tokens.isfinite().all()}
+    return {layer for layer, count in counts.items() if count < counts.get(0, 1)}
 
 
-def _follows(copies: Tensor) -> bool:
-    """Return whether the second copy differs from the first far more than the third, which is the first again."""
-    changed, again = changes(copies)
-    return not copies.isfinite().all() or bool(changed.max() > MARGIN * again.max())
+def _following(copies: Tensor) -> int:
+    """Return how many tokens differ between the first two copies far more than between the first and the third.
+
+    The third is the first again. The copies are (K, N, D), or the values (K, H, N, d) of an attention.
+    """
+    changed, again = (reduce(change, "... n d -> n", "max") for change in changes(copies))
+    return int((changed > MARGIN * again.max()).sum())
 
 
 def _loses_tokens(

@@ -7,7 +7,7 @@ classes, r s rows and columns of patches.
 from contextlib import ExitStack
 
 import torch
-from einops import einsum, rearrange, reduce, repeat
+from einops import einsum, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, run_intercepted
@@ -42,7 +42,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
 
     def keep_layer(index: int, attn: Tensor) -> Tensor:
         if index == layer % depth:
-            if head is not None and (head not in range(attn.shape[1]) or isinstance(head, bool)):
+            if head is not None and (head not in range(attn.shape[1]) or isinstance(head, bool | float)):
                 raise ValueError(f"head ({head}) must be one of {attn.shape[1]} heads, from 0 to {attn.shape[1] - 1}")
             kept.append(reduce(attn, "b h n m -> b n m", "mean") if head is None else attn[:, head])
         return attn
@@ -182,13 +182,13 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
 def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
     """Return the score of the mean token of each layer: L of (B, N, D) -> (L, B)."""
-    means = reduce(torch.stack(outputs), "l b n d -> l b d", "mean")
-    tokens = repeat(means, "l b d -> (l b) n d", n=outputs[0].shape[1])
-    # All tokens are equal, so a head gets the same from the class token as from the mean. Only the modules after the
-    # last layer matter: one image runs up to there, and then these tokens replace its own.
-    with subject.anatomy.parts.last.changed(lambda _: tokens):
-        logits = logits_of(subject.model(subject.images[:1]))
-    return torch.stack([subject.score(part) for part in rearrange(logits, "(l b) k -> l b k", l=len(outputs))])
+    scores = []
+    for output in outputs:
+        # All tokens are equal, so a head gets the same from the class token as from the mean.
+        tokens = repeat(reduce(output, "b n d -> b d", "mean"), "b d -> b n d", n=output.shape[1])
+        with subject.anatomy.parts.last.changed(lambda _, tokens=tokens: tokens):
+            scores.append(subject.score(logits_of(subject.model(subject.images))))
+    return torch.stack(scores)
 
 
 def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

@@ -146,13 +146,13 @@ def check_attentions(attentions: Sequence[Tensor]) -> None:
 
 def check_layer(layer: int, depth: int) -> None:
     """Raise a ValueError if there is no such layer; negative indices count from the end."""
-    if layer not in range(-depth, depth) or isinstance(layer, bool):
+    if layer not in range(-depth, depth) or isinstance(layer, bool | float):
         raise ValueError(f"layer ({layer}) must be one of {depth} layers, from {-depth} to {depth - 1}")
 
 
 def check_start_layer(start_layer: int, depth: int) -> None:
     """Raise a ValueError if there is no such layer."""
-    if start_layer not in range(depth) or isinstance(start_layer, bool):
+    if start_layer not in range(depth) or isinstance(start_layer, bool | float):
         raise ValueError(f"start_layer ({start_layer}) must be one of the {depth} layers, from 0 to {depth - 1}")
 
 

@@ -216,8 +216,9 @@ class Subject:
         if lost := sorted(self.without_patches & {*layers}):
             raise ValueError(
                 f"a layer before layer {lost[0]} of {type(self.model).__name__} has no skip connection, so tokens hold "
-                "what attention brought there and not their own patches, on which this map would draw them: choose an "
-                "earlier layer, occlusion, or, if no layer has a skip connection, rollout with residual=0.0"
+                "what attention brought there, or what replaced them, and not their own patches, on which this map "
+                "would draw them: choose an earlier layer, occlusion, or, if no layer has a skip connection, rollout "
+                "with residual=0.0"
             )
 
     @cached_property
