@@ -10,6 +10,7 @@ import json
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -209,13 +210,11 @@ def scored(cells: Cells) -> str:
 
 
 def baselines() -> list[str]:
-    """Return the test accuracy of timm's ViT in ten minutes beside ours, a sentence's end for each current recipe."""
-    sentences = []
-    for name, cells in current_baselines().items():
-        lead, _, interval = lead_over(cells).partition(" (")
-        words = f"[{verdict(lead_over(cells))}](docs/results.md#accuracy), {lead} points ({interval}"
-        sentences.append(f"{percent(cells, 'test_accuracy')} by {name}: {words}.")
-    return sentences
+    """Return the test accuracy of timm's ViT in ten minutes by each current recipe, and how it compares with ours."""
+    return [
+        f"{percent(cells, 'test_accuracy')} by {name} ([{verdict(lead_over(cells))}](docs/results.md#accuracy))"
+        for name, cells in current_baselines().items()
+    ]
 
 
 def verdict(lead: str) -> str:
@@ -252,22 +251,25 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size has {' The same model has '.join(baselines())} The "
-        "recipe makes the difference.",
-        "**One call makes it fast on a CPU**: `vit.optimize` runs the model in OpenVINO, at least "
-        f"{at_least} times as fast as the best of timm, torchvision, vit-pytorch and transformers, eager or compiled "
-        f"(fp32, batches of {speed['batch']}{out_of_date([speed])}). The gain is OpenVINO's: timm's model has it, too. "
-        f"Without it, [single images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times "
-        "the best speed.",
+        f"minutes on two CPU cores. timm's model of the same size: {', '.join(baselines())}. The recipe makes the "
+        "difference.",
+        f"**One call makes it fast on a CPU**: `vit.optimize` (OpenVINO) is at least {at_least} times as fast as the "
+        f"best of four libraries, eager or compiled (fp32, batches of {speed['batch']}{out_of_date([speed])}). The "
+        "gain is OpenVINO's: timm's model has it, too. Without it, [single images](docs/results.md#fast-inference) run "
+        f"at {span(plain_inference(1), '.2f')} times the best speed.",
         "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
-        "without the others, it should stay. The two probabilities differ by "
-        f"{in_points(drop['gradcam'])} points for `gradcam`, by {in_points(drop['relevance'])} for `relevance`, the "
-        f"default, by {in_points(drop[control])} for the best control and by {in_points(drop['rollout'])} for "
-        f"`rollout` (packaged model, {maps_of_packaged['images']} images, 95 %"
-        f"{out_of_date([maps_of_packaged])}). [How](docs/trust.md), "
+        f"without the others, it should stay. Points between the two: {in_points(drop['gradcam'])} for `gradcam`, "
+        f"{in_points(drop['relevance'])} for `relevance` (the default), {in_points(drop[control])} for the best "
+        f"control, {in_points(drop['rollout'])} for `rollout` (packaged model, {maps_of_packaged['images']} images, "
+        f"95 %{out_of_date([maps_of_packaged])}). [How](docs/trust.md), "
         "[which map to take](docs/explain.md#which-map-to-take).",
     )
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(_wrapped(f"- {line}") for line in lines)
+
+
+def _wrapped(item: str) -> str:
+    """Return an item of a list in lines of at most 120 characters."""
+    return textwrap.fill(item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def in_points(interval: Sequence[float]) -> str:
@@ -612,7 +614,8 @@ def how_accurate(cells: Cells, images: str) -> str:
     """Return how many of its images and, if known, of all test images the trainings classify correctly."""
     here = f"{plus_minus([100 * cell['accuracy'] for cell in cells], '.1f')} % of these {images}"
     whole = percent([cell.get("training", {}) for cell in cells], "test_accuracy")
-    return f"The trainings classify {here}" + f" and {whole} of all test images" * bool(whole) + " correctly."
+    who = "The trainings classify" if len(cells) > 1 else "The model classifies"
+    return f"{who} {here}" + f" and {whole} of all test images" * bool(whole) + " correctly."
 
 
 def packaged() -> str:

@@ -131,7 +131,7 @@ EVERYWHERE = {
     "distillation token": Word("A second class token, trained to agree with a teacher", "Touvron et al. 2021"),
     "head": Word("One of several attentions side by side in a layer; numbered from 0"),
     "layer": Word("Attention, then an MLP, each adding its output to the tokens; also called a block, numbered from 0"),
-    "attention logit": Word("A query times a key, scaled: the number of a key before the softmax"),
+    "attention logit": Word("The dot product of a query and a key, scaled: the number of a key before the softmax"),
     "logit": Word("The number of a class before the softmax: a class whose logit is 1 higher is 2.7 times as probable"),
     "map": Word("A number for each patch, such as how much it speaks for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),
@@ -246,8 +246,8 @@ RUN = {
     "recall": Word("Of the images of the class, the share that was found"),
     "sensitivity": Word("Of the images of the class, the share that was found"),
     "specificity": Word("Of the images of the other class, the share not taken for this one"),
-    "95 % interval": Word("Of 100 such intervals, 95 contain the true value", "Wilson 1927"),
-    "threshold": Word("The least probability of an image that counts as of the class"),
+    "95 % interval": Word("Of 100 such intervals, about 95 contain the true value", "Wilson 1927"),
+    "threshold": Word("The probability from which on an image counts as of the class"),
     "reliability": Word(
         "Of the predictions with a probability, the share that is right: on the diagonal, both are equal"
     ),

@@ -50,7 +50,7 @@ PARTS = {
         "docs/results",
         f"All numbers <{RESULTS}>",
     ),
-    "Look up": ("docs/glossary", "docs/site/api", "vit/weights/cifar10", "CHANGELOG"),
+    "Look up": ("docs/README", "docs/glossary", "docs/site/api", "vit/weights/cifar10", "CHANGELOG"),
 }
 
 

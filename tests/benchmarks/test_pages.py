@@ -114,9 +114,9 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     change("accuracy", train)
     change("explanations", draw)
     change("inference", lambda cells: cells["fp32 batch 128"].update(stale="vit has changed"))
-    learns, fast, maps = pages.highlights().splitlines()
+    learns, fast, maps = (" ".join(item.split()) for item in pages.highlights().split("- **")[1:])
     assert "75.0 ± 0.0 % on CIFAR-10" in learns
-    assert re.search(r"has 62.5 ± 0.0 % by the strongest recipe found for it: \[ours is .* points \(", learns)
+    assert re.search(r"size: 62.5 ± 0.0 % by the strongest recipe found for it \(\[ours is better\]", learns)
     assert "torchvision's loader" not in learns  # whose training is out of date
     ratios = re.findall(r"\d\.\d\d", pages.results().split("vit.optimize in fp32")[1].split("\n")[0])
     least = float(re.search(r"at least (\d\.\d) times as fast", fast)[1])
@@ -126,8 +126,8 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
         r"\[single images\]\(.*\) run at [\d.]+ to [\d.]+ times the best speed\.",
         fast,
     )
-    assert "points for `gradcam`, by 50 (38 to 75) for `relevance`, the default, by 12 (0 to 38) for the best" in maps
-    assert "control and by 25 (12 to 50) for `rollout`" in maps
+    assert "for `gradcam`, 50 (38 to 75) for `relevance` (the default), 12 (0 to 38) for the best control, 25" in maps
+    assert "25 (12 to 50) for `rollout`" in maps
     for name in ("accuracy", "inference", "explanations"):
         change(name, lambda cells: [cell.get("made", cell).update(stale=None) for cell in cells.values()])
     assert "out-of-date" not in pages.highlights().lower()
