@@ -195,6 +195,19 @@ class Block(nn.Module):
             return x + x.mean(dim=1, keepdim=True).expand_as(x)
         if self.way == "side by side":
             return x + self.attend(self.norm1(x)) + self.mlp(self.norm2(x))
+        if self.way == "sum of a list":
+            x = sum([x, self.attend(self.norm1(x))])
+            return sum([self.mlp(self.norm2(x)), x])
+        if self.way == "difference":
+            x = x - self.attend(self.norm1(x))
+            return x - self.mlp(self.norm2(x))
+        if self.way == "twice":
+            x = torch.add(x, self.attend(self.norm1(x)), alpha=2)
+            return torch.add(x, self.mlp(self.norm2(x)), alpha=2)
+        if self.way == "in a copy":
+            x = x.clone()
+            x += self.attend(self.norm1(x))
+            return x.clone() + self.mlp(self.norm2(x))
         branch = self.attend(self.norm1(x))
         branch += x  # in place
         return branch + self.mlp(self.norm2(branch))
@@ -216,8 +229,11 @@ class HomeMade(nn.Module):
         return self.head(self.norm(x).mean(dim=1))
 
 
-@pytest.mark.parametrize("way", ["in place", "side by side"])
-def test_sums_in_place_and_branches_side_by_side_are_split_as_well(way):
+WAYS = ["in place", "side by side", "sum of a list", "difference", "twice", "in a copy"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sums_are_split_however_they_are_written(way):
     model = randomised(HomeMade(way))
     found = contributions(model, IMAGES, TARGET)
     assert_close(found.total, model(IMAGES).gather(1, TARGET[:, None])[:, 0].detach(), rtol=1e-10, atol=1e-10)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention_output import AttentionOutput, capture_outputs
+from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
 from vit.capture.parts.trace import Boundary
 from vit.explain.maps.subject import Subject
 
@@ -94,23 +95,32 @@ def _layer(output: AttentionOutput, terms: list[Tensor]) -> Layer | None:
 
 
 class _FollowSums(TorchFunctionMode):
-    """Remembers every sum of two tensors (B, N, C) of the same shape."""
-
-    ADDITIONS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__)
+    """Remembers every sum and difference of two tensors (B, N, C) of the same shape, and their copies."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # by id of the sum, which is kept alive here
+        # By id of the sum, which is kept alive here: the sum and its terms.
+        self.sums: dict[int, tuple[Tensor, ...]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function. An in-place sum makes a new tensor, so that its terms keep their values."""
-        if func not in self.ADDITIONS or len(args) != 2 or kwargs or not _alike(*args):
-            return func(*args, **kwargs or {})
-        total = torch.add(*args)
-        self.sums[id(total)] = total, *args
-        return total
+        kwargs = kwargs or {}
+        name, is_reversed = arithmetic_name(func)
+        is_sum = name in (*SUMS, *DIFFERENCES) and len(args) == 2 and kwargs.keys() <= {"alpha"}
+        if is_sum and _alike(*args):
+            one, other = reversed(args) if is_reversed else args
+            factor = kwargs.get("alpha", 1) * (-1 if name in DIFFERENCES else 1)
+            added = other if factor == 1 else factor * other
+            total = one + added
+            self.sums[id(total)] = total, one, added
+            return total
+        result = func(*args, **kwargs)
+        # Python's sum() begins with 0.
+        if name == "clone" or (is_sum and name in SUMS and type(args[1]) is int and args[1] == 0):
+            self.sums[id(result)] = result, args[0]
+        return result
 
     def between(self, start: Tensor, end: Tensor) -> list[Tensor] | None:
         """Return the terms that were added to ``start`` to make ``end``; None if ``end`` was made otherwise."""
