@@ -44,6 +44,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     images = differentiable(images)
     anatomy = examine(model, images)
     anatomy.check_reads_last()
+    anatomy.check_in_order()
     parts = anatomy.parts
     last = last_boundary(model, images, parts)
     seen: list[Tensor] = []

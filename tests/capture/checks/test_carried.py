@@ -39,6 +39,48 @@ class Adapted(Layer):
         return tokens + self.mlp(self.norm2(tokens))
 
 
+def by_channel(x, y):
+    gate = x.mean(dim=-1, keepdim=True).sigmoid()
+    return (gate * (y - x)).mT.clone().mT + x
+
+
+def in_parts(x, y):
+    return torch.cat([y[..., :4], 0.5 * y[..., 4:]], dim=-1)
+
+
+def by_addcmul(x, y):
+    return torch.addcmul(x, x.mean(dim=-1, keepdim=True).sigmoid(), y - x)
+
+
+def beyond(x, y):
+    return y + (y - x)
+
+
+def as_mean(x, y):
+    return torch.stack([x, y]).mean(dim=0)
+
+
+@pytest.mark.parametrize("method", ["value", "value_rollout"])
+@pytest.mark.parametrize("edit", [by_channel, in_parts, by_addcmul, beyond, as_mean])
+def test_a_change_at_the_end_of_a_layer_is_refused_however_it_is_written(edit, method):
+    class Edited(Layer):
+        def forward(self, tokens):
+            return edit(tokens, super().forward(tokens))
+
+    with pytest.raises(ValueError, match=NOT_ALONE):
+        explain(invented(Edited(), Edited()), IMAGES, method)
+
+
+def test_tokens_that_are_not_read_may_be_gated():
+    class GatesPatches(Layer):
+        def forward(self, tokens):
+            left = super().forward(tokens)
+            return torch.cat([left[:, :1], in_parts(tokens, left)[:, 1:]], dim=1)
+
+    model, plain = invented(Layer(), GatesPatches()), invented(Layer(), Layer())
+    assert_close(explain(model, IMAGES, "value"), explain(plain, IMAGES, "value"), **EXACT)
+
+
 class InTwoStages(Layer):
     """No skip connection, and a second linear layer behind the projection."""
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -384,6 +385,9 @@ def of_activation(activation):
     return signed_map("attnlrp", Subject(Activated(activation).eval(), IMAGES, 2))
 
 
+tanh_gelu = partial(F.gelu, approximate="tanh")
+
+
 @pytest.mark.parametrize(
     ("written", "as_function"),
     [
@@ -391,11 +395,23 @@ def of_activation(activation):
         (lambda x: torch.sigmoid(x) * x, F.silu),
         (lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)), F.gelu),
         (lambda x: x * torch.tanh(F.softplus(x)), F.mish),
+        (lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))), tanh_gelu),
+        (lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x))), tanh_gelu),
         (lambda x: torch.multiply(x, torch.sigmoid(x.clone()).to(x.dtype)), F.silu),
         (nn.SiLU(inplace=True), F.silu),
         (nn.Hardswish(inplace=True), F.hardswish),
     ],
-    ids=["silu", "silu, gate first", "gelu", "mish", "silu, cast", "silu in place", "hardswish in place"],
+    ids=[
+        "silu",
+        "silu, gate first",
+        "gelu",
+        "mish",
+        "fast gelu",
+        "cubic gelu",
+        "silu, cast",
+        "silu in place",
+        "hardswish in place",
+    ],
 )
 def test_an_activation_has_one_map_however_it_is_written(written, as_function):
     assert_close(of_activation(written), of_activation(as_function), **EXACT)

@@ -77,15 +77,14 @@ class _FirstMoves(TorchFunctionMode):
         self.output, self.is_seen, self.alone = None, False, None
         if call in self.calls:
             self.layer = self.calls.index(call)
-            attn = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1).clone()
-            attn[self.layer + 1] = STRENGTH * attn[self.layer + 1].roll(1, dims=-1)
+            attn = exchanged(attn, values, self.layer)
             self.output = AttentionOutput(attn, values)
             self.watch.follow(self.output)
         return attn
 
     def begin_anew(self, tokens: Tensor) -> Tensor:
         """Forget what was taken before the sum with the skip connection, which does not move: an MLP does."""
-        other, summed = self.by_copy(self.output.added_to), self.by_copy(tokens)
+        other, summed = (by_copy(each, self.output, self.count) for each in (self.output.added_to, tokens))
         if other is None or not self.moved(other).any():
             self.agree[self.layer], self.is_seen = None, False
             self.alone = None if other is None or summed is None else summed - other
@@ -109,12 +108,12 @@ class _FirstMoves(TorchFunctionMode):
         """Compare tokens (K, N, C), (N, K, C) or (K * N, C), or one token (K, C), if they are the first that move."""
         if self.output is None or self.output.projection is None or self.is_seen:
             return
-        tokens = self.by_copy(tokens)
+        tokens = by_copy(tokens, self.output, self.count)
         if tokens is None or not tokens.isfinite().all():
             return  # the changed weights may leave a query without keys
         if self.alone is not None and are_same_tokens(tokens, self.alone):
             return  # an adapter may take the output of the attention, and be added to the sum
-        expected, moved = self.expected(), self.moved(tokens)
+        expected, moved = expected_move(self.output, self.layer), self.moved(tokens)
         if not moved.any():
             return
         self.is_seen, num_tokens, largest = True, len(expected), float(expected.abs().max())
@@ -124,28 +123,37 @@ class _FirstMoves(TorchFunctionMode):
             may_be = [expected] if len(moved) == num_tokens else [*expected.split(1), *means]
             self.agree[self.layer] = any(bool(((moved - each).abs() <= allowed).all()) for each in may_be)
 
-    def by_copy(self, tokens: Any) -> Tensor | None:
-        """Return tokens as (K, N, C), one token as (K, 1, C), or None for anything else."""
-        num_tokens, channels = self.output.attn.shape[-2], len(self.output.projection)
-        if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
-            return None
-        if tokens.shape[:-1] == (self.count * num_tokens,):
-            return rearrange(tokens, "(k n) c -> k n c", k=self.count)
-        if tokens.shape[:-1] == (num_tokens, self.count):
-            return rearrange(tokens, "n k c -> k n c")
-        if tokens.shape[:-1] == (self.count,):
-            return rearrange(tokens, "k c -> k 1 c")
-        return tokens if tokens.shape[:-1] in ((self.count, num_tokens), (self.count, 1)) else None
-
     def moved(self, tokens: Tensor) -> Tensor:
         """Return how the tokens of the changed copy moved, (N, C); all zero if by a little of what is expected."""
-        expected = self.expected()
+        expected = expected_move(self.output, self.layer)
         moved = (tokens[self.layer + 1] - tokens[0]).to(expected)
         return moved * (moved.abs().max() > LITTLE * expected.abs().max())
 
-    def expected(self) -> Tensor:
-        """Return how the tokens of the changed copy should move, (N, C)."""
-        attn, values, projection = self.output.attn, self.output.values, self.output.projection
-        changed = (attn[self.layer + 1] - attn[0]).to(values)
-        mixed = einsum(changed, values[0], "h n m, h m d -> h n d")
-        return rearrange(mixed, "h n d -> n (h d)").to(projection) @ projection.mT
+
+def exchanged(attn: Tensor, values: Tensor, layer: int) -> Tensor:
+    """Return weights of copies, (K, H, N, M), of which those of copy ``layer + 1`` belong to other keys."""
+    attn = attn.expand(-1, max(attn.shape[1], values.shape[1]), -1, -1).clone()
+    attn[layer + 1] = STRENGTH * attn[layer + 1].roll(1, dims=-1)
+    return attn
+
+
+def expected_move(output: AttentionOutput, layer: int) -> Tensor:
+    """Return how the tokens of the copy with exchanged weights should move, (N, C)."""
+    attn, values, projection = output.attn, output.values, output.projection
+    changed = (attn[layer + 1] - attn[0]).to(values)
+    mixed = einsum(changed, values[0], "h n m, h m d -> h n d")
+    return rearrange(mixed, "h n d -> n (h d)").to(projection) @ projection.mT
+
+
+def by_copy(tokens: Any, output: AttentionOutput, count: int) -> Tensor | None:
+    """Return tokens of copies as (K, N, C), one token as (K, 1, C), or None for anything else."""
+    num_tokens, channels = output.attn.shape[-2], len(output.projection)
+    if not isinstance(tokens, Tensor) or tokens.ndim < 2 or tokens.shape[-1] != channels:
+        return None
+    if tokens.shape[:-1] == (count * num_tokens,):
+        return rearrange(tokens, "(k n) c -> k n c", k=count)
+    if tokens.shape[:-1] == (num_tokens, count):
+        return rearrange(tokens, "n k c -> k n c")
+    if tokens.shape[:-1] == (count,):
+        return rearrange(tokens, "k c -> k 1 c")
+    return tokens if tokens.shape[:-1] in ((count, num_tokens), (count, 1)) else None

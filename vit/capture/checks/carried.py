@@ -1,7 +1,11 @@
-"""Checks that what an attention adds to its tokens is carried to the next layer as it is.
+"""Checks by experiment that what an attention adds to its tokens leaves the layer as it is.
 
-More may be added to the tokens, and a norm may follow. A gate around the layer, ``x + g (layer(x) - x)``, or a mean
-with its input, ``0.3 x + 0.7 layer(x)``, would change what the attention has added.
+A gate around the layer, ``x + g (layer(x) - x)``, a mean with its input, ``0.3 x + 0.7 layer(x)``, or a second linear
+layer would change it. Each layer has a copy of an image in which its weights belong to other keys. Behind the
+attention, all linear layers give zeros and all norms their input, so that an MLP adds nothing that depends on the copy.
+The tokens that leave the layer must then move by the projection of what these weights mix.
+
+Letters in the einops pattern: c image channels, y x rows and columns of pixels, k copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,85 +15,94 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import repeat
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from vit.capture.attention_output import AttentionOutput, WatchProjection, are_same_tokens
-from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
+from vit.capture.attention_output import SAME, AttentionOutput, WatchProjection
+from vit.capture.checks.added import MEASURABLE, by_copy, exchanged, expected_move
 from vit.capture.interception.head_order import intercept
+from vit.capture.interception.products import MATRIX_PRODUCTS
 from vit.capture.parts.trace import Boundary
+from vit.capture.tolerance import tolerance
 
-NORMS = (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm, F.batch_norm, torch.batch_norm)
+NORMS = (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm, F.batch_norm, F.group_norm)
+LINEAR = (F.linear, F.bilinear, F.conv1d, F.conv2d, torch.conv1d, torch.conv2d, torch.addmm, torch.mm, *MATRIX_PRODUCTS)
 
 
 @torch.no_grad()
-def carries(model: nn.Module, images: Tensor, calls: Sequence[int], leaving: Sequence[Boundary]) -> list[bool]:
-    """Return for each layer whether its attention output, and what is added to it, leave the layer unchanged.
-
-    The answer is also yes if no change is seen, as if the tokens are in another arrangement.
+def carried_tokens(
+    model: nn.Module, image: Tensor, calls: Sequence[int], leaving: Sequence[Boundary], num_tokens: int
+) -> list[Tensor | None]:
+    """Return for each layer which tokens leave it with what its attention added, (N,). None is unknown.
 
     Args:
         model: A ViT in eval mode.
-        images: Images as the model takes them, (B, C, H, W).
+        image: One image, (1, C, H, W).
         calls: Numbers of the attention calls of all tokens that are layers.
-        leaving: Where the tokens leave each layer, a place for each.
+        leaving: Where the tokens leave each layer; those of the last layer may leave at no place.
+        num_tokens: Number of tokens of an image.
     """
-    stream = _Sums()
-    found = [True] * len(calls)
-
-    def edit(call: int, attn: Tensor) -> Tensor:
-        if call in calls:
-            stream.begin(AttentionOutput(attn, intercepted.values))
-        return attn
-
-    def leave(layer: int, tokens: Tensor) -> None:
-        found[layer] = not stream.is_changed or any(are_same_tokens(each, tokens) for each in stream.sums)
-
-    intercepted = intercept(model, images, edit)
+    count = len(calls) + 1
+    count += count == num_tokens  # an axis of this size could count either
+    leaves = _Leaves(model, calls, count)
+    copies = repeat(image, "1 c y x -> k c y x", k=count)
+    intercepted = intercept(model, copies, lambda call, attn: leaves.edit(call, attn, intercepted.values))
     with ExitStack() as hooks:
         for layer, place in enumerate(leaving):
-            hooks.enter_context(place.seen(partial(leave, layer)))
-        hooks.enter_context(stream)
+            hooks.enter_context(place.seen(partial(leaves.look, layer)))
+        hooks.enter_context(leaves.watch)
+        hooks.enter_context(leaves)
         hooks.enter_context(intercepted)
-        model(images)
-    return found
+        model(copies)
+    return leaves.carried
 
 
-class _Sums(WatchProjection):
-    """Follows the output of an attention through all that is added to it, and through norms.
+class _Leaves(TorchFunctionMode):
+    """Compares the tokens that leave each layer with what its attention says.
 
     Attributes:
-        sums: The output, its sums with other tokens, and what norms make of these.
-        is_changed: Whether another function has made tokens of one of them.
+        carried: For each layer which tokens move as expected, (N,); None is unknown.
     """
 
-    def __init__(self) -> None:
-        super().__init__(with_weights=True, change=lambda tokens: tokens)
-        self.sums: list[Tensor] = []
-        self.is_changed = False
+    def __init__(self, model: nn.Module, calls: Sequence[int], count: int) -> None:
+        super().__init__()
+        self.model, self.calls, self.count = model, calls, count  # of copies
+        self.watch = WatchProjection(with_weights=True, change=lambda tokens: tokens)
+        self.carried: list[Tensor | None] = [None] * len(calls)
+        self.output: AttentionOutput | None = None  # of the layer that runs
+        self.layer = -1
 
-    def begin(self, output: AttentionOutput) -> None:
-        """Follow the output of another attention."""
-        self.sums, self.is_changed = [], False
-        self.follow(output)
+    def edit(self, call: int, attn: Tensor, values: Tensor) -> Tensor:
+        """Change the weights of one copy."""
+        self.output = None
+        if call in self.calls:
+            self.layer = self.calls.index(call)
+            attn = exchanged(attn, values, self.layer)
+            self.output = AttentionOutput(attn, values)
+            self.watch.follow(self.output)
+        return attn
 
-    def _keep(self, tensor: Tensor) -> None:
-        super()._keep(tensor)
-        self.sums = [tensor.clone()]  # to which may be added in place
+    def look(self, layer: int, tokens: Tensor) -> None:
+        """Compare the tokens that leave a layer."""
+        if layer != self.layer or self.output is None or self.output.projection is None:
+            return
+        output, self.output = self.output, None
+        copies = by_copy(tokens, output, self.count)
+        if copies is None or len(copies[0]) != output.attn.shape[-2] or not copies.isfinite().all():
+            return
+        expected, moved = expected_move(output, layer), copies[layer + 1] - copies[0]
+        allowed = tolerance(self.model, copies, SAME) * float(expected.abs().max())
+        if float(expected.abs().max()) > MEASURABLE * torch.finfo(copies.dtype).eps * float(copies[0].abs().max()):
+            self.carried[layer] = ((moved - expected).abs() <= allowed).all(dim=1)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and follow the sums to its result."""
-        is_taken = any(map(self._is_sum, args[:2]))
-        result = super().__torch_function__(func, types, args, kwargs)
-        if is_taken and isinstance(result, Tensor) and result.shape == self.sums[0].shape:
-            if arithmetic_name(func)[0] in (*SUMS, *DIFFERENCES) or func in NORMS:
-                self.sums.append(result.clone())
-            elif not self._is_sum(result):
-                self.is_changed = True
-        return result
-
-    def _is_sum(self, argument: Any) -> bool:
-        """Return whether an argument is one of the sums."""
-        are_alike = isinstance(argument, Tensor) and self.sums and argument.shape == self.sums[0].shape
-        return are_alike and any(torch.equal(argument, each) for each in self.sums)
+        """Call the function. Behind a projection, a linear layer gives zeros, and a norm its input."""
+        kwargs = kwargs or {}
+        is_behind = self.output is not None and self.output.projection is not None
+        if is_behind and func in NORMS:
+            return args[0] if args else kwargs["input"]
+        result = func(*args, **kwargs)
+        return torch.zeros_like(result) if is_behind and func in LINEAR else result

@@ -241,11 +241,19 @@ class _Pointwise:
         self.origins = WeakTensorKeyDictionary()  # tensor -> its source, and whether an activation lies between
 
     def follow(self, call: _Call, result: Any) -> None:
-        """Follow the result of a call, if it is computed number by number from one tensor."""
+        """Follow the result of a call, if it is computed number by number from one tensor.
+
+        A product of two tensors that are made of it, such as x * x, is an activation.
+        """
         name, _ = arithmetic_name(call.func)
-        if name in (*ELEMENTWISE, *POINTWISE) and len(call.inputs) == 1 and result.shape == call.inputs[0].shape:
-            source, is_activated = self._origin(call.inputs[0])
-            self.origins[result] = source, is_activated or name in ELEMENTWISE
+        if name not in (*ELEMENTWISE, *POINTWISE):
+            return
+        origins = [self._origin(x) for x in call.inputs if x.shape == result.shape]
+        source = origins[0][0] if origins else result
+        if len(origins) == len(call.inputs) and all(other is source for other, _ in origins):
+            is_activated = any(activated for _, activated in origins)
+            is_bent = name in ELEMENTWISE or (name in (*PRODUCTS, *QUOTIENTS) and len(origins) > 1)
+            self.origins[result] = source, is_activated or is_bent
 
     def gate(self, call: _Call) -> int | None:
         """Return which of two factors, 0 or 1, is an activation of what the other is made of; None if none is.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
 from vit.capture.checks.added import tokens_agree
-from vit.capture.checks.carried import carries
+from vit.capture.checks.carried import carried_tokens
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -88,13 +88,15 @@ def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionO
     calls, parts = anatomy.calls[: anatomy.depth], anatomy.parts
     agree = tokens_agree(subject.model, subject.images[:1], calls, anatomy.num_tokens)
     leaving = [*parts.layers[1:], *([parts.last] if parts.last else [])]
-    carried = carries(subject.model, subject.images, calls, leaving) if parts.layers else [True] * len(calls)
+    carried = carried_tokens(subject.model, subject.images[:1], calls, leaving, anatomy.num_tokens)
+    counted = torch.ones_like(subject.readout[0]) if with_residuals else reduce(subject.readout, "b n -> n", "max")
     for layer, (output, agrees) in enumerate(zip(outputs, agree, strict=False)):
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
         has_sum = found is not None or subject.without_skip is not None
         is_direct = found is None or any(are_same_tokens(found, tokens) for tokens in streams)
         is_direct |= output.is_scaled_stream and not with_residuals
-        if not has_sum or not is_direct or agrees is False or not carried[layer]:
+        is_carried = carried[layer] is None or bool(carried[layer][counted > 0].all())
+        if not has_sum or not is_direct or agrees is False or not is_carried:
             raise ValueError(
                 f"layer {layer} of {name} does not add the output of its attention alone and directly to the tokens "
                 "that enter the layer (a norm, a gate, a factor or another sum comes first or after it, such as that "
