@@ -49,3 +49,14 @@ def test_tokens_that_fix_the_weights_alone_are_taken():
     model.layers[1].kept = lambda: kept[-1].unflatten(-1, (3, 3, -1)).permute(2, 0, 3, 1, 4)[2]
     place = Boundary(model.layers[1].norm1, "output")
     assert attention_input(model, PAIR, 1, [place]) == place
+
+
+def test_a_norm_that_is_called_twice_before_an_attention_is_passed_over():
+    class MlpFirst(Layer):
+        def forward(self, tokens):
+            tokens = tokens + self.mlp(self.norm1(tokens))
+            return tokens + self.attend(self.norm1(tokens))
+
+    model = invented(MlpFirst())
+    places = [Boundary(model.layers[0].norm1, "output"), Boundary(model.layers[0], "input")]
+    assert attention_input(model, PAIR, 0, places) == places[1]

@@ -110,3 +110,18 @@ def test_an_adapter_behind_the_layers_is_one_of_them():
 
     place = examine(model, IMAGES).parts.last
     assert place.module is model.norm
+
+
+def test_a_layer_that_is_called_once_more_is_no_place_of_the_stream():
+    """Its result is unused, and would be taken for one more layer."""
+
+    def run(model, images):
+        tokens = model.embed(images)
+        model.layers[1](torch.zeros_like(tokens))
+        return model.read(model.through(tokens))
+
+    model = invented(run=run)
+    assert examine(model, IMAGES).parts.layers == []
+    for read in (lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)):
+        with pytest.raises(ValueError, match=r"module for each layer"):
+            read(model)

@@ -27,8 +27,17 @@ def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[
 
 @torch.no_grad()
 def _fixes(model: nn.Module, images: Tensor, call: int, place: Boundary) -> bool:
-    """Return whether all images have equal values or weights in an attention if they get the tokens of the first."""
+    """Return whether all images have equal values or weights in an attention if they get the tokens of the first.
+
+    If tokens pass the place more than once before the attention, the answer is no: its first tokens may be others.
+    """
     seen: list[Tensor] = []
+    passed = 0
+
+    def of_first(tokens: Tensor) -> Tensor:
+        nonlocal passed
+        passed += not seen
+        return tokens[:1].expand_as(tokens).clone()
 
     def keep(number: int, attn: Tensor) -> Tensor:
         if number == call:
@@ -36,6 +45,6 @@ def _fixes(model: nn.Module, images: Tensor, call: int, place: Boundary) -> bool
         return attn
 
     intercepted = intercept(model, images, keep)
-    with intercepted, place.changed(lambda tokens: tokens[:1].expand_as(tokens).clone()):
+    with intercepted, place.changed(of_first):
         model(images)
-    return any(bool((changes(numbers) <= rounding(numbers)).all()) for numbers in seen)
+    return passed == 1 and any(bool((changes(numbers) <= rounding(numbers)).all()) for numbers in seen)

@@ -27,7 +27,7 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     """Return whether all these places hold the residual stream.
 
     A place does if the output of its attention is added to its tokens, or if the logits read nothing of an image but
-    these tokens.
+    these tokens. A place that tokens pass more than once does not.
 
     Args:
         model: A ViT in eval mode.
@@ -36,10 +36,14 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
         layers: The input of each layer.
     """
     tokens: dict[int, Tensor] = {}
+    passed: list[int] = []
     with ExitStack() as looks:
         for number, place in enumerate(layers):
             looks.enter_context(place.seen(partial(_keep, tokens, number)))
+            looks.enter_context(place.seen(lambda _, number=number: passed.append(number)))
         outputs = watched_outputs(model, pair, calls, with_weights=False)
+    if len(passed) > len(set(passed)):
+        return False
     unsure = [
         place
         for number, (output, place) in enumerate(zip(outputs, layers, strict=False))
