@@ -71,11 +71,12 @@ class _Leaves(TorchFunctionMode):
         self.watch = WatchProjection(with_weights=True, change=lambda tokens: tokens)
         self.carried: list[Tensor | None] = [None] * len(calls)
         self.output: AttentionOutput | None = None  # of the layer that runs
-        self.layer = -1
+        self.layer, self.normed = -1, False  # whether a norm comes before the first linear layer behind the projection
+        self.is_linear = False  # whether that was reached
 
     def edit(self, call: int, attn: Tensor, values: Tensor) -> Tensor:
         """Change the weights of one copy."""
-        self.output = None
+        self.output, self.normed, self.is_linear = None, False, False
         if call in self.calls:
             self.layer = self.calls.index(call)
             attn = exchanged(attn, values, self.layer)
@@ -92,6 +93,8 @@ class _Leaves(TorchFunctionMode):
         if copies is None or len(copies[0]) != output.attn.shape[-2] or not copies.isfinite().all():
             return
         expected, moved = expected_move(output, layer), copies[layer + 1] - copies[0]
+        if self.normed and not moved.any():
+            return  # the MLP has no skip connection, and is left out
         allowed = tolerance(self.model, copies, SAME) * float(expected.abs().max())
         if float(expected.abs().max()) > MEASURABLE * torch.finfo(copies.dtype).eps * float(copies[0].abs().max()):
             self.carried[layer] = ((moved - expected).abs() <= allowed).all(dim=1)
@@ -102,6 +105,8 @@ class _Leaves(TorchFunctionMode):
         """Call the function. Behind a projection, a linear layer gives zeros, and a norm its input."""
         kwargs = kwargs or {}
         is_behind = self.output is not None and self.output.projection is not None
+        self.normed |= is_behind and func in NORMS and not self.is_linear
+        self.is_linear |= is_behind and func in LINEAR
         if is_behind and func in NORMS:
             return args[0] if args else kwargs["input"]
         result = func(*args, **kwargs)
