@@ -18,6 +18,7 @@ from vit.capture.checks.steady import check_logits_unchanged
 from vit.capture.experiments.moved import differentiable, moved_by_images, two_of
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of
+from vit.capture.parts.residual_places import check_passed_once
 from vit.capture.parts.trace import Boundary, Parts
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
@@ -52,6 +53,7 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
         for boundary in [*parts.layers, last]:
             stack.enter_context(boundary.seen(lambda tokens: seen.append(tokens.clone())))
         logits = logits_of(model(images))
+    check_passed_once(model, seen, [*parts.layers, last])
     if any(tokens.shape != seen[-1].shape for tokens in seen):
         raise ValueError(
             f"the tokens of the layers of {type(model).__name__} have shapes from {tuple(seen[0].shape)} to "

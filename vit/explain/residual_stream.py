@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.anatomy import Anatomy
 from vit.capture.attention_output import AttentionOutput, capture_outputs
 from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
+from vit.capture.parts.residual_places import check_passed_once
 from vit.capture.parts.trace import Boundary
 from vit.explain.maps.subject import Subject
 
@@ -47,6 +48,7 @@ def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Ten
         for boundary in [*anatomy.parts.layers, last]:
             stack.enter_context(boundary.seen(streams.append))
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
+    check_passed_once(subject.model, streams, [*anatomy.parts.layers, last])
     layers = []
     for number, output in enumerate(outputs):
         terms = sums.between(streams[number], streams[number + 1])

@@ -125,3 +125,17 @@ def test_a_layer_that_is_called_once_more_is_no_place_of_the_stream():
     for read in (lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)):
         with pytest.raises(ValueError, match=r"module for each layer"):
             read(model)
+
+
+def test_a_norm_that_gets_the_tokens_of_its_layer_twice_is_entered_twice():
+    def run(model, images):
+        def step(number, layer, tokens):
+            if number == 1:
+                layer.norm1(tokens)
+            return layer(tokens)
+
+        return model.read(model.through(model.embed(images), step))
+
+    for read in (lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)):
+        with pytest.raises(ValueError, match="a layer of Invented is called more than once"):
+            read(invented(run=run))

@@ -27,7 +27,7 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     """Return whether all these places hold the residual stream.
 
     A place does if the output of its attention is added to its tokens, or if the logits read nothing of an image but
-    these tokens. A place that tokens pass more than once does not.
+    these tokens. A place that other tokens pass, too, does not.
 
     Args:
         model: A ViT in eval mode.
@@ -36,13 +36,13 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
         layers: The input of each layer.
     """
     tokens: dict[int, Tensor] = {}
-    passed: list[int] = []
+    others: list[int] = []
     with ExitStack() as looks:
         for number, place in enumerate(layers):
+            looks.enter_context(place.seen(partial(_note_others, others, tokens, number)))
             looks.enter_context(place.seen(partial(_keep, tokens, number)))
-            looks.enter_context(place.seen(lambda _, number=number: passed.append(number)))
         outputs = watched_outputs(model, pair, calls, with_weights=False)
-    if len(passed) > len(set(passed)):
+    if others:
         return False
     unsure = [
         place
@@ -143,6 +143,20 @@ class _OfFirst(TorchFunctionMode):
         if isinstance(result, Tensor) and result.shape == self.tokens.shape and torch.equal(result, self.tokens):
             return result[:1].expand_as(result).clone()
         return result
+
+
+def check_passed_once(model: nn.Module, seen: Sequence[Tensor], places: Sequence[Boundary]) -> None:
+    """Raise a ValueError if more tokens were seen than there are places."""
+    if len(seen) != len(places):
+        raise ValueError(
+            f"a layer of {type(model).__name__} is called more than once ({len(seen)} times {len(places)} layers were "
+            "entered or left), so it is not known which of its tokens are those of the layer: choose 'relevance'"
+        )
+
+
+def _note_others(others: list[int], seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:
+    if number in seen and not (seen[number].shape == tokens.shape and torch.equal(seen[number], tokens)):
+        others.append(number)
 
 
 def _keep(seen: dict[int, Tensor], number: int, tokens: Tensor) -> None:

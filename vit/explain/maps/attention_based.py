@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, run_intercepted
 from vit.capture.parts.logits import logits_of
+from vit.capture.parts.residual_places import check_passed_once
 from vit.explain.maps.rollout import (
     HeadFusion,
     check_layer,
@@ -165,6 +166,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
             # A copy: the next module may add to the tokens in place.
             stack.enter_context(boundary.seen(lambda tokens: outputs.append(tokens.clone())))
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
+    check_passed_once(subject.model, outputs, [*parts.layers[1:], parts.last])
     shapes = {tuple(tokens.shape) for tokens in outputs}
     if len(shapes) > 1:
         raise ValueError(

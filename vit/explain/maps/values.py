@@ -13,6 +13,7 @@ from torch import Tensor
 from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
 from vit.capture.checks.added import tokens_agree
 from vit.capture.checks.carried import carried_tokens
+from vit.capture.parts.residual_places import check_passed_once
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -86,6 +87,7 @@ def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionO
             stack.enter_context(boundary.seen(lambda tokens: residuals.append(tokens.clone())))
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
     calls, parts = anatomy.calls[: anatomy.depth], anatomy.parts
+    check_passed_once(subject.model, residuals, parts.layers)
     agree = tokens_agree(subject.model, subject.images[:1], calls, anatomy.num_tokens)
     leaving = [*parts.layers[1:], *([parts.last] if parts.last else [])]
     carried = carried_tokens(subject.model, subject.images[:1], calls, leaving, anatomy.num_tokens)
