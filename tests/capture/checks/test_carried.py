@@ -117,6 +117,16 @@ def test_a_factor_a_gate_or_an_adapter_after_the_sum_is_refused(layer, method):
         explain(invented(layer(), layer()), IMAGES, method)
 
 
+@pytest.mark.parametrize("layer", [Gated, Interpolated])
+def test_the_end_of_the_last_layer_is_looked_at_if_no_module_follows(layer):
+    def run(model, images):
+        return model.head(model.through(model.embed(images))[:, 0])
+
+    with pytest.raises(ValueError, match=NOT_ALONE):
+        explain(invented(Layer(), layer(), run=run), IMAGES, "value")
+    assert explain(invented(Layer(), Layer(), run=run), IMAGES, "value").isfinite().all()
+
+
 def test_a_second_projection_without_a_skip_connection_is_refused():
     with pytest.raises(ValueError, match=NOT_ALONE):
         explain(invented(InTwoStages(), Layer()), IMAGES, "value", layer=0)

@@ -14,6 +14,7 @@ from vit.capture.attention_output import AttentionOutput, are_same_tokens, captu
 from vit.capture.checks.added import tokens_agree
 from vit.capture.checks.carried import carried_tokens
 from vit.capture.parts.residual_places import check_passed_once
+from vit.capture.parts.trace import Boundary
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
@@ -89,8 +90,7 @@ def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionO
     calls, parts = anatomy.calls[: anatomy.depth], anatomy.parts
     check_passed_once(subject.model, residuals, parts.layers)
     agree = tokens_agree(subject.model, subject.images[:1], calls, anatomy.num_tokens)
-    leaving = [*parts.layers[1:], *([parts.last] if parts.last else [])]
-    carried = carried_tokens(subject.model, subject.images[:1], calls, leaving, anatomy.num_tokens)
+    carried = carried_tokens(subject.model, subject.images[:1], calls, _leaving(subject), anatomy.num_tokens)
     counted = torch.ones_like(subject.readout[0]) if with_residuals else reduce(subject.readout, "b n -> n", "max")
     for layer, (output, agrees) in enumerate(zip(outputs, agree, strict=False)):
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
@@ -106,6 +106,15 @@ def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionO
                 "relevance or occlusion"
             )
     return outputs, residuals
+
+
+def _leaving(subject: Subject) -> list[Boundary]:
+    """Return where the tokens leave each layer: at the entry of the next one, at the final norm or behind the last."""
+    parts = subject.anatomy.parts
+    if not parts.layers:
+        return []
+    behind = Boundary(subject.model.get_submodule(parts.layer_names[-1]), "output")
+    return [*parts.layers[1:], parts.last or behind]
 
 
 def _norms(output: AttentionOutput) -> Tensor:
