@@ -30,3 +30,11 @@ def test_heads_and_copies_that_share_an_axis_are_parted():
     heads = rearrange(TOKENS, "k n (h d) -> (k h) n d", h=2)
     assert torch.equal(by_token(heads, 5, {15}, heads_first=False), rearrange(heads, "(k h) n d -> k n (h d)", k=5))
     assert by_token(torch.zeros(5, 8, 4), 5, {15}, heads_first=False) is None
+
+
+def test_as_many_tokens_as_channels_are_told_apart_by_what_moves():
+    plain = torch.rand(15, 15, dtype=torch.float64)
+    half = (torch.arange(15) % 2 == 0)[:, None]
+    copies = torch.stack([plain, plain + half, plain + ~half, plain + 1, plain])  # a token moves with one half
+    assert torch.equal(by_token(copies, 5, {15}, heads_first=False), copies)
+    assert torch.equal(by_token(copies.mT, 5, {15}, heads_first=False), copies)
