@@ -12,7 +12,8 @@ import vit
 from tests.architectures import EXACT, LIBRARIES, ours, randomised
 from tests.capture.wrapped_model import Around
 from vit.capture.anatomy import examine, patch_grid
-from vit.capture.parts.trace import Boundary, Parts
+from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.trace import Parts
 from vit.explain import explain, logit_lens
 from vit.explain.maps.subject import Subject
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT
-from tests.capture.test_invented_models import IMAGES, WIDTH, Layer, invented, noted_by
+from tests.capture.test_invented_models import IMAGES, WIDTH, Layer, invented, noted_by, softmax
 from vit.capture import capture_attention
 from vit.explain import contributions, explain
 from vit.explain.maps import Subject, signed_map
@@ -182,3 +182,14 @@ def test_a_token_of_all_that_is_added_to_each_is_no_pooling():
 
     with pytest.raises(ValueError, match="an attention of one query before an attention of all tokens"):
         capture_attention(invented(run=run), IMAGES)
+
+
+def test_a_layer_with_attention_of_fewer_bits_has_the_maps_and_terms_of_its_own_type():
+    def in_float32(layer, q, k, v):
+        return (softmax(q.float(), k.float()) @ v.float()).double()
+
+    one, other = invented(Layer(in_float32), Layer()), invented(Layer(), Layer())
+    for method in ("rollout", "relevance", "gradient_rollout", "legrad", "value", "attnlrp"):
+        assert_close(explain(one, IMAGES, method), explain(other, IMAGES, method), rtol=1e-4, atol=1e-6)
+    heads = contributions(other, IMAGES).heads
+    assert_close(contributions(one, IMAGES).heads, heads, rtol=1e-4, atol=1e-6 * float(heads.max()))

@@ -19,7 +19,7 @@ from vit.analysis.knockout import Classes, asked_logit
 from vit.attention import MultiHeadAttention
 from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.experiments.moved import differentiable
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.model.encoder_block import EncoderBlock
 from vit.model.vision_transformer import VisionTransformer
 from vit.support.checks import check_choice, check_positive_int

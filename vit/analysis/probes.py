@@ -17,7 +17,7 @@ from vit.analysis.batches import in_batches, labelled_batches
 from vit.analysis.modules import attention_modules, emptied_layers, head_count, output_projection
 from vit.capture.anatomy import Anatomy, examine
 from vit.capture.parts.footprint import check_even
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.support.precision import at_least_float32
 
 PROBED = 8  # patches per image whose colour and position are read

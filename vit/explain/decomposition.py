@@ -120,7 +120,7 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
         weights = readout.weights
         heads = []
         for layer in layers:
-            attn, values = layer.attention.attn.to(weights.dtype), layer.attention.values
+            attn, values = layer.attention.attn.to(weights), layer.attention.values.to(weights)
             read = einsum(weights, by_head(layer.attention), "b n c, h c d -> b h n d")
             heads.append(einsum(einsum(attn, read, "b h n m, b h n d -> b h m d"), values, "b h m d, b h m d -> b h m"))
         mlps = [einsum(layer.mlp, weights, "b n c, b n c -> b") for layer in layers]

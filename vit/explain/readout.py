@@ -19,7 +19,8 @@ from vit.capture.experiments.moved import differentiable, moved_by_images, two_o
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of
 from vit.capture.parts.residual_places import check_passed_once
-from vit.capture.parts.trace import Boundary, Parts
+from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.trace import Parts
 from vit.explain.maps.subject import Subject
 from vit.explain.norms import NORMS
 

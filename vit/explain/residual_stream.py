@@ -17,7 +17,7 @@ from vit.capture.anatomy import Anatomy
 from vit.capture.attention_output import AttentionOutput, capture_outputs
 from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
 from vit.capture.parts.residual_places import check_passed_once
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.explain.maps.subject import Subject
 
 TOLERANCE = 1e-3  # of the largest difference between tokens; attention is computed explicitly, which moves it by 1e-6
@@ -65,8 +65,10 @@ def read_layers(subject: Subject, anatomy: Anatomy, last: Boundary) -> tuple[Ten
 
 def mixed_by(output: AttentionOutput) -> Tensor:
     """Return what an attention adds to each token, without the bias: (B, N, C)."""
-    mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
-    return einsum(mixed, by_head(output), "b h n d, h c d -> b n c")
+    projection = by_head(output)
+    attn, values = output.attn.to(projection), output.values.to(projection)
+    mixed = einsum(attn, values, "b h n m, b h m d -> b h n d")
+    return einsum(mixed, projection, "b h n d, h c d -> b n c")
 
 
 def by_head(output: AttentionOutput) -> Tensor:

@@ -1,5 +1,7 @@
 """Types of floats that sums and distances need: at least float32, or float64, which Apple's GPUs do not have."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,15 @@ def at_least_float32(x: Tensor) -> Tensor:
     (torch.float32, torch.float64)
     """
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def widest_type(*tensors: Tensor) -> torch.dtype:
+    """Return the type of floats that holds all tensors, float32 or wider. Layers may have attention of different types.
+
+    >>> widest_type(torch.ones(1, dtype=torch.bfloat16)), widest_type(torch.ones(1), torch.ones(1).double())
+    (torch.float32, torch.float64)
+    """
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def in_double(tensor: Tensor) -> Tensor:

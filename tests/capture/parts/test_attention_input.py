@@ -4,7 +4,7 @@ import pytest
 
 from tests.capture.test_invented_models import IMAGES, Layer, invented
 from vit.capture.parts.attention_input import attention_input
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 PAIR = IMAGES[:2]
 

@@ -1,7 +1,10 @@
 """How much of each token the logits read, against Jacobians by hand."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
@@ -269,3 +272,54 @@ def test_as_many_images_as_tokens_are_told_apart_if_tokens_come_first(count):
     images = torch.cat([IMAGES, *[IMAGES + 0.1 * number for number in range(1, 6)]])[:count]
     found = explain(invented(run=run), images, "rollout")
     assert_close(found, torch.cat([explain(invented(run=run), images[k : k + 1], "rollout") for k in range(count)]))
+
+
+class Scaling(nn.Module):
+    """A norm without a function of torch."""
+
+    def forward(self, tokens):
+        return tokens / tokens.std(dim=-1, keepdim=True)
+
+
+def mean(tokens):
+    return tokens.mean(dim=1)
+
+
+def one_and_mean(tokens):
+    return tokens[:, 3] + 0.5 * tokens[:, 1:].mean(dim=1)
+
+
+@pytest.mark.parametrize("read", [mean, one_and_mean])
+@pytest.mark.parametrize("make", [partial(nn.LayerNorm, WIDTH), partial(nn.RMSNorm, WIDTH), Scaling])
+def test_a_norm_that_is_used_before_each_layer_too_is_read_where_it_is_used_last(make, read):
+    def run(model, images):
+        tokens = model.embed(images)
+        for layer, norm in zip(model.layers, model.norms, strict=True):
+            tokens = layer(norm(tokens))
+        return model.read(tokens)
+
+    def with_norms(norm, norms):
+        model = invented(run=run, read=read)
+        model.norm, model.norms = norm, nn.ModuleList(norms)
+        return model.double()
+
+    norm = make()
+    shared = with_norms(norm, [norm] * 3)
+    copied = with_norms(norm, [make() for _ in range(3)])
+    assert_close(examine(shared, IMAGES).readout, examine(copied, IMAGES).readout, **EXACT)
+
+
+@pytest.mark.parametrize("read", [mean, one_and_mean])
+@pytest.mark.parametrize(
+    ("function", "module"), [(F.layer_norm, nn.LayerNorm), (F.rms_norm, nn.RMSNorm), (torch.layer_norm, nn.LayerNorm)]
+)
+def test_a_norm_that_is_a_function_is_read_like_a_module(function, module, read):
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        return model.head(read(function(tokens, (WIDTH,))))
+
+    of_module = invented(read=read)
+    of_module.norm = module(WIDTH).double()
+    shares = examine(of_module, IMAGES).readout
+    assert (shares[1:] > 0).all()
+    assert_close(examine(invented(run=run), IMAGES).readout, shares, **EXACT)

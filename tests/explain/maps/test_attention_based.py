@@ -12,7 +12,7 @@ from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
 from tests.capture.test_invented_models import IMAGES as INVENTED
 from tests.capture.test_invented_models import Layer, invented
 from vit.capture import examine
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.explain import METHODS, capture_attention, explain
 from vit.explain.maps.subject import Subject
 

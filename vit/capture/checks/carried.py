@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from vit.capture.experiments.exchanged_weights import ExchangedWeights
 from vit.capture.interception.products import MATRIX_PRODUCTS
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 NORMS = (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm, F.batch_norm, F.group_norm)
 LINEAR = (F.linear, F.bilinear, F.conv1d, F.conv2d, torch.conv1d, torch.conv2d, torch.addmm, torch.mm, *MATRIX_PRODUCTS)

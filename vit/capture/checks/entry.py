@@ -19,7 +19,7 @@ from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 IMAGES = 5  # that are passed together, or 6 of 5 tokens
 MOST_PLACES = 8  # results of functions before the first attention that may hold the tokens

@@ -18,7 +18,7 @@ from vit.capture.experiments.moved import COARSE, UNITS, noise_like
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import STRENGTHS
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 AT_ONCE = 8  # images whose values of all layers are in memory
 PEAKED = 3.0  # standard deviation of the logits of the weights that are added

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vit.capture.experiments.moved import changes, rounding
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.last_tokens import and_first
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 
 def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[Boundary]) -> Boundary | None:

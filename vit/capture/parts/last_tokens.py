@@ -21,17 +21,20 @@ from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.trace import Boundary, Trace
+from vit.capture.parts.token_places import TokenPlace
+from vit.capture.parts.trace import Trace
 
-MOST_TRIED = 12  # inputs and outputs of modules after the last attention
+MOST_TRIED = 12  # places after the last attention
 MOST_RESULTS = 48  # of functions after the last attention
 
 
 @torch.no_grad()
 def last_place(
     model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, start: int
-) -> Boundary | None:
-    """Return the latest input or output of a module that holds the last tokens (B, N, D), or None if there is none.
+) -> TokenPlace | None:
+    """Return the latest place that holds the last tokens (B, N, D), or None if there is none.
+
+    It is the input or the output of a module, or what a norm returns.
 
     Args:
         model: A ViT in eval mode.
@@ -41,9 +44,8 @@ def last_place(
         num_tokens: Number N of tokens.
         start: What ``check_unmixed`` returned.
     """
-    after = trace.tokens[trace.attentions[-1].num_before :]
-    events = [event for event in after if len(event.shape) == 3 and event.shape[1] == num_tokens]
-    places = [event.boundary for event in events[: -MOST_TRIED - 1 : -1]]
+    of_tokens = [place for place, shape in trace.behind_layers() if len(shape) == 3 and shape[1] == num_tokens]
+    places = of_tokens[: -MOST_TRIED - 1 : -1]
     seen: dict[int, Tensor] = {}
     with ExitStack() as looks:
         for number, place in enumerate(places):
@@ -55,10 +57,10 @@ def last_place(
 
 
 @torch.no_grad()
-def fixes_logits(model: nn.Module, place: Boundary, pair: Tensor, usual: Tensor | None = None) -> bool:
+def fixes_logits(model: nn.Module, place: TokenPlace, pair: Tensor, usual: Tensor | None = None) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
-    If the module is called several times, the answer is no, because its first call would be changed too.
+    If the place is passed several times, the answer is no, because the first time would be changed too.
 
     Args:
         model: A ViT in eval mode.

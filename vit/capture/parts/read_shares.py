@@ -22,7 +22,7 @@ from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.parts.last_tokens import logits_within
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import TokenPlace
 from vit.support.precision import at_least_float32
 
 SQUASHING = (
@@ -47,7 +47,7 @@ class Reading:
         num_tokens: Number N of tokens.
     """
 
-    place: Boundary | None
+    place: TokenPlace | None
     call: int
     order: Tensor | None = None
     result: int | None = None
@@ -126,7 +126,7 @@ class _Unsquashed(TorchFunctionMode):
         return args[0] if squashes and args else func(*args, **(kwargs or {}))
 
 
-def _norms_at(place: Boundary, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool) -> Tensor:
+def _norms_at(place: TokenPlace, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool) -> Tensor:
     """Return the norm of the Jacobian of the logits with respect to the tokens at a place: (B, N)."""
     kept: list[Tensor] = []
 

@@ -19,7 +19,7 @@ from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 
 @torch.no_grad()

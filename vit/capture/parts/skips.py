@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vit.capture.experiments.moved import MARGIN, changes, noise_like, rounding, spread_of
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.order import STRENGTHS
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 
 CLEAR = 100  # times rounding: how far a token that enters a layer must be changed to count
 

@@ -4,12 +4,13 @@ Every library names its parts differently, and changes the names. The order stay
 layer, each attention lies within a layer, and a last norm follows.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,47 +18,9 @@ from torch import Tensor, nn
 from vit.capture.attention import run_with_values
 from vit.capture.checks.dependence import Dependents, Made, find_dependents, influential
 from vit.capture.experiments.graph import graph_alone
+from vit.capture.parts.token_places import Boundary, EveryNorm, OneTime, TokenPlace
 
 LIKE = 1e-2  # of the largest number: what the small number beside a variance may change
-
-Change = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """A place where tokens can be read and replaced: the input or the output of a module."""
-
-    module: nn.Module
-    side: Literal["input", "output"]
-
-    @contextmanager
-    def changed(self, change: Change) -> Iterator[None]:
-        """Within the context, replace the tokens at this place by ``change(tokens)``."""
-
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            if args:
-                return (change(args[0]), *args[1:]), kwargs
-            (name, tokens), *others = kwargs.items()
-            return (), {name: change(tokens), **dict(others)}
-
-        def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            return change(output) if isinstance(output, Tensor) else (change(output[0]), *output[1:])
-
-        if self.side == "input":
-            handle = self.module.register_forward_pre_hook(before, with_kwargs=True)
-        else:
-            handle = self.module.register_forward_hook(after)
-        with handle:
-            yield
-
-    def seen(self, look: Callable[[Tensor], object]) -> AbstractContextManager[None]:
-        """Within the context, call ``look`` with the tokens at this place, and leave them as they are."""
-
-        def unchanged(tokens: Tensor) -> Tensor:
-            look(tokens)
-            return tokens
-
-        return self.changed(unchanged)
 
 
 @dataclass(frozen=True)
@@ -85,6 +48,15 @@ class TokenEvent:
 
 
 @dataclass
+class NormEvent:
+    """What a norm returns."""
+
+    place: OneTime
+    shape: torch.Size
+    num_before: int  # number of token events before it
+
+
+@dataclass
 class AttentionEvent:
     """One attention call."""
 
@@ -100,10 +72,24 @@ class Trace:
     """The events of one forward pass, in their order. Attentions are those that influence the logits."""
 
     tokens: list[TokenEvent] = field(default_factory=list)
+    norms: list[NormEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
     # Of every attention call, even if it does not influence the logits.
     dependents: Dependents = field(default_factory=lambda: Dependents((), ()))
+
+    def behind_layers(self) -> list[tuple[TokenPlace, torch.Size]]:
+        """Return the places after the last attention of all tokens, and the shape of what passes them, in order."""
+        first = self.attentions[-1].num_before
+        times = Counter[Boundary]()
+        # A norm comes between two events of modules, such as the input and the output of its own module.
+        found: list[tuple[float, TokenPlace, torch.Size]]
+        found = [(norm.num_before - 0.5, norm.place, norm.shape) for norm in self.norms if norm.num_before >= first]
+        for number, event in enumerate(self.tokens):
+            if number >= first:
+                found.append((number, OneTime(event.boundary, times[event.boundary]), event.shape))
+            times[event.boundary] += 1
+        return [(place, shape) for _, place, shape in sorted(found, key=itemgetter(0))]
 
 
 def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
@@ -122,6 +108,10 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
             kept = None if events else tokens.detach()
             trace.tokens.append(TokenEvent(path, boundary, tokens.shape, kept))
 
+    def record_norm(tokens: Tensor) -> None:
+        place = OneTime(EveryNorm(), len(trace.norms))
+        trace.norms.append(NormEvent(place, tokens.shape, len(trace.tokens)))
+
     def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         active.append(path)
         record_tokens(path, Boundary(module, "input"), args[0] if args else next(iter(kwargs.values()), None))
@@ -131,7 +121,7 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
         tokens = output[0] if isinstance(output, tuple) and output else output
         record_tokens(path, Boundary(module, "output"), tokens)
 
-    with ExitStack() as hooks, torch.enable_grad(), graph_alone():
+    with ExitStack() as hooks, torch.enable_grad(), graph_alone(), EveryNorm().seen(record_norm):
         for path, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(partial(leave, path)))

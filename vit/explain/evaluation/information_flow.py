@@ -9,7 +9,7 @@ import torch
 from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor, nn
 
-from vit.capture.parts.trace import Change
+from vit.capture.parts.token_places import Change
 from vit.explain.evaluation.confidence import mean_interval
 from vit.explain.evaluation.scoring import Scores
 from vit.explain.evaluation.similarity import map_correlation

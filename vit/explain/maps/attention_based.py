@@ -23,7 +23,7 @@ from vit.explain.maps.rollout import (
 )
 from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject
-from vit.support.precision import at_least_float32
+from vit.support.precision import at_least_float32, widest_type
 
 
 def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> Tensor:
@@ -205,9 +205,9 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     with torch.enable_grad():
         attentions = capture_unchecked(subject.model, subject.images, subject.anatomy.calls, subject.anatomy.orders)
         gradients = torch.autograd.grad(subject.score(attentions.logits).sum(), attentions)
+    widest = widest_type(*attentions)
     pairs = [
-        (at_least_float32(attn.detach()), at_least_float32(gradient))
-        for attn, gradient in zip(attentions, gradients, strict=True)
+        (attn.detach().to(widest), gradient.to(widest)) for attn, gradient in zip(attentions, gradients, strict=True)
     ]
     layers = pairs[start_layer : subject.anatomy.depth]
     if subject.anatomy.pooled:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vit.capture.attention import run_intercepted
 from vit.capture.checks.steady import check_logits_unchanged
 from vit.capture.experiments.moved import moved_by_images, two_of
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.explain.maps.relevance_rules import FollowRules, find_rules
 from vit.explain.maps.slope import of_gradients
 from vit.explain.maps.subject import Subject

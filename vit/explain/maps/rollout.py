@@ -13,7 +13,7 @@ from einops import einsum, rearrange, reduce, repeat
 from torch import Tensor
 
 from vit.capture.anatomy import Anatomy
-from vit.support.precision import at_least_float32
+from vit.support.precision import at_least_float32, widest_type
 
 HeadFusion = Literal["mean", "max", "min"]
 
@@ -67,7 +67,10 @@ def roll(rolled: Tensor | None, attn: Tensor, head_fusion: HeadFusion, discard_r
         mixing = with_residual(mixing, residual)
     else:
         mixing = pad_prefix(mixing / reduce(mixing, "b n m -> b n 1", "sum"), rolled)
-    return mixing if rolled is None else einsum(mixing, rolled, "b n m, b m l -> b n l")
+    if rolled is None:
+        return mixing
+    widest = widest_type(mixing, rolled)
+    return einsum(mixing.to(widest), rolled.to(widest), "b n m, b m l -> b n l")
 
 
 def fuse_heads(attn: Tensor, head_fusion: HeadFusion = "mean") -> Tensor:

@@ -24,7 +24,7 @@ from vit.capture.parts.footprint import even_cells
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of, result_of
 from vit.capture.parts.skips import layer_without_skip, layers_without_patches
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.explain.classes import class_numbers
 from vit.explain.maps.rollout import readout_map
 from vit.support.precision import at_least_float32

@@ -14,7 +14,7 @@ from vit.capture.attention_output import AttentionOutput, are_same_tokens, captu
 from vit.capture.checks.added import tokens_agree
 from vit.capture.checks.carried import carried_tokens
 from vit.capture.parts.residual_places import check_passed_once
-from vit.capture.parts.trace import Boundary
+from vit.capture.parts.token_places import Boundary
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
 from vit.explain.maps.subject import Subject
 
