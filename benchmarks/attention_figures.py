@@ -36,7 +36,9 @@ def draw_accuracy(result: dict[str, Any], path: Path) -> None:
             axes.scatter(*zip(*known, strict=True), color=color, s=40, label=family, zorder=2)
     slowest, fastest = (choose(seconds for seconds, _ in points.values()) for choose in (max, min))
     axes.set_xlim(fastest - 0.1 * slowest, 1.1 * slowest)
-    axes.set(title=f"Accuracy and training time of {result['steps']:,} steps, one run each: points may be chance")
+    axes.set(
+        title=f"Accuracy and training time of {result['steps']:,} steps\n(one run each: small leads may be chance)"
+    )
     axes.set(xlabel="seconds of training", ylabel="test accuracy, %")
     label_points(axes, points)
     axes.legend()

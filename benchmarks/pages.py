@@ -11,12 +11,11 @@ import math
 import re
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attention
 import claims
 import decoders
 import finetune
@@ -194,7 +193,7 @@ def results() -> str:
             rows[plain] = f"{span(ratios, '.2f')} times the best{out_of_date([*group.values(), *alone])}"
     cell = read("scale")[f"tokens {LONG} inference bf16"]
     lead = cell["rows"]["ours"]["against_best_peer"][1]
-    rows[f"speed: one image of {LONG:,} tokens, 2 blocks, bf16"] = f"{lead:.2f} times the best{out_of_date([cell])}"
+    rows[f"speed: one image of {LONG:,} tokens, 2 layers, bf16"] = f"{lead:.2f} times the best{out_of_date([cell])}"
     for row in optimised():
         cells = [read("inference")[f"{row['base']} batch 128"]]
         ratios = f"{row['beside the best eager']} times the best eager, "
@@ -212,7 +211,7 @@ def scored(cells: Cells) -> str:
 def baselines() -> list[str]:
     """Return the test accuracy of timm's ViT in ten minutes by each current recipe, and how it compares with ours."""
     return [
-        f"{percent(cells, 'test_accuracy')} by {name} ([{verdict(lead_over(cells))}](docs/results.md#accuracy))"
+        f"[{percent(cells, 'test_accuracy')}](docs/results.md#accuracy) with {name} ({verdict(lead_over(cells))})"
         for name, cells in current_baselines().items()
     ]
 
@@ -250,19 +249,20 @@ def highlights() -> str:
     ratios = " to ".join(fast[f"beside the best {way}"] for way in WAYS_TO_RUN)
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
-        f"**It learns**: {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG copy](docs/results.md#the-data)) in ten "
-        f"minutes on two CPU cores. timm's model of the same size: {', '.join(baselines())}. The recipe makes the "
-        "difference.",
-        f"**One call makes it fast on a CPU**: `vit.optimize` (OpenVINO) is at least {at_least} times as fast as the "
-        f"best of four libraries, eager or compiled (fp32, batches of {speed['batch']}{out_of_date([speed])}). The "
-        "gain is OpenVINO's: timm's model has it, too. Without it, [single images](docs/results.md#fast-inference) run "
-        f"at {span(plain_inference(1), '.2f')} times the best speed.",
-        "**Its maps are tested**: without the patches that a map marks, the probability of the class should fall; "
-        f"without the others, it should stay. Points between the two: {in_points(drop['gradcam'])} for `gradcam`, "
-        f"{in_points(drop['relevance'])} for `relevance` (the default), {in_points(drop[control])} for the best "
-        f"control, {in_points(drop['rollout'])} for `rollout` (packaged model, {maps_of_packaged['images']} images, "
-        f"95 %{out_of_date([maps_of_packaged])}). [How](docs/trust.md), "
-        "[which map to take](docs/explain.md#which-map-to-take).",
+        f"**It learns**: ten minutes on two CPU cores reach {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG "
+        f"copy](docs/results.md#the-data)). timm's model of the same size reaches {', and '.join(baselines())}. The "
+        "recipe decides.",
+        f"**One call makes it fast on a CPU**: `vit.optimize` runs batches of {speed['batch']} at least {at_least} "
+        f"times as fast as the fastest of four libraries, eager or compiled (fp32{out_of_date([speed])}). The engine "
+        "is OpenVINO, which makes timm's model as fast. Without it, [single "
+        f"images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times the speed of the "
+        "fastest.",
+        "**Its maps are tested**: remove the patches that a map marks, and the probability of the class should fall; "
+        "remove the others, and it should stay. The [removal "
+        "area](docs/trust.md#removal-area-the-measure-of-these-pages) is the difference: "
+        f"{with_interval(drop['gradcam'])} for `gradcam`, {with_interval(drop['relevance'])} for `relevance`, "
+        f"{with_interval(drop[control])} for the best control, {with_interval(drop['rollout'])} for `rollout` "
+        f"(packaged model, {maps_of_packaged['images']} images, 95 % intervals{out_of_date([maps_of_packaged])}).",
     )
     return "\n".join(_wrapped(f"- {line}") for line in lines)
 
@@ -272,13 +272,13 @@ def _wrapped(item: str) -> str:
     return textwrap.fill(item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def in_points(interval: Sequence[float]) -> str:
-    """Return a share and its interval in percentage points.
+def with_interval(numbers: Sequence[float]) -> str:
+    """Return a number and its interval.
 
-    >>> in_points([0.324, 0.248, 0.4])
-    '32 (25 to 40)'
+    >>> with_interval([0.324, 0.248, 0.4])
+    '0.32 (0.25 to 0.40)'
     """
-    value, low, high = (f"{100 * number:z.0f}" for number in interval)
+    value, low, high = (f"{number:z.2f}" for number in numbers)
     return f"{value} ({low} to {high})"
 
 
@@ -302,7 +302,7 @@ def accuracy() -> str:
             "test accuracy": percent(cells, "test_accuracy"),
             "with the mirror image": percent(cells, "test_accuracy_views"),
             "seeds": ", ".join(str(cell["seed"]) for cell in cells),
-            "two cores of": ", ".join(dict.fromkeys(processor(cell) for cell in cells)),
+            "CPU (two cores)": ", ".join(dict.fromkeys(processor(cell) for cell in cells)),
             "date": measured(cells),
         }
         for title, cells in trainings().items()
@@ -487,11 +487,11 @@ def loading() -> str:
 
 
 def mechanisms() -> str:
-    """Return accuracy, time and memory of all attention mechanisms."""
-    digits, images = read("attention"), read("attention_images")
+    """Return time and memory of all attention mechanisms."""
+    found = read("attention")
     rows = []
-    for name, trained in digits["training"].items():
-        costs = {tokens: cost[name] for tokens, cost in digits["cost"].items()}
+    for name in found["training"]:
+        costs = {tokens: cost[name] for tokens, cost in found["cost"].items()}
         times = {
             tokens: "too much" if cost is None else milliseconds(cost["seconds"]["forward and backward"])
             for tokens, cost in costs.items()
@@ -500,30 +500,17 @@ def mechanisms() -> str:
         rows.append(
             {
                 "mechanism": f"`{name}`",
-                "digits": share(trained["test_accuracy"]),
-                "CIFAR-10": share(images["training"][name]["test_accuracy"]),
                 **{f"{int(tokens):,} tokens, ms": times[tokens] for tokens in TOKENS},
                 "memory at 16,384, MB": "too much"
                 if longest is None
                 else f"{longest['bytes']['forward and backward'] / 1e6:,.0f}",
             }
         )
-    steps = f"{digits['steps']:,} steps on the digits and {images['steps']:,} on CIFAR-10 (JPEG copy)"
     note = (
-        f"Accuracy on test images after {steps}, one run each. Options on digits: {in_words(attention.ON_DIGITS)}; on "
-        f"CIFAR-10: the defaults, but {in_words(attention.ON_IMAGES)}; for time and memory: the defaults. Digits, time "
-        f"and memory: {measured_on([digits])} CIFAR-10: {measured_on([images])}"
+        "One layer of 64 channels and 2 heads in float32, forward and backward, with its default options. "
+        f"{measured_on([found])}"
     )
     return f"{markdown_table(rows)}\n\n{note}"
-
-
-def in_words(options: Mapping[str, Mapping[str, int]]) -> str:
-    """Return options of mechanisms as words.
-
-    >>> in_words({"window": {"window": 2}, "topk": {"k": 4}})
-    '`window` window 2, `topk` k 4'
-    """
-    return ", ".join(f"`{mechanism}` {name} {value}" for mechanism, of in options.items() for name, value in of.items())
 
 
 def map_columns() -> dict[str, tuple[Cells, str, str, str, int]]:

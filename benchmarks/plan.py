@@ -152,11 +152,11 @@ def steps_table(cell: dict[str, Any]) -> str:
         {
             "step": name,
             "parameters": f"{row['parameters']:,}",
-            "training, GFLOP an image": f"{row['training_flop'] / 1e9:,.4g}",
-            "a device": f"{in_bytes(row['bytes'])} at {row['batch']}",
+            "training GFLOP per image": f"{row['training_flop'] / 1e9:,.4g}",
+            "memory per device": f"{in_bytes(row['bytes'])} at {row['batch']}",
             "largest batch": f"{row['largest_batch']:,}",
             "images/s": f"{row['images_per_second']:,.0f}" if "images_per_second" in row else "not computed",
-            "an epoch": in_time(row["seconds"]) if "seconds" in row else "not computed",
+            "time per epoch": in_time(row["seconds"]) if "seconds" in row else "not computed",
         }
         for name, row in cell["ladder"].items()
     ]

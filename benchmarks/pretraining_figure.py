@@ -41,12 +41,13 @@ def draw_pretraining(cells: dict[str, Any], labels: dict[float, str], path: Path
                     va="center",
                     fontsize=8,
                 )
-        panel.set_title(labels[share])
+        panel.set_title(f"with {labels[share]}")
         panel.set_xlabel("test accuracy, %")
         panel.grid(axis="x", linewidth=0.4)
         panel.margins(x=0.12)
     panels[0].set_yticks(range(len(lines)), [name for name, *_ in lines])
     panels[0].invert_yaxis()
+    figure.suptitle("Test accuracy of each training (dots) and their mean (line)")
     figure.savefig(path)
 
 

@@ -351,7 +351,7 @@ def _readable(path: str, row: dict[str, Any]) -> dict[str, str]:
         "path": path,
         "seconds": f"{row['seconds']:.1f}",
         "seconds of the processor": f"{row['processor_seconds']:.1f}",
-        "peak memory, GiB": f"{row['peak_gib']:.2f}",
+        "peak memory, GB": f"{row['peak_gib'] * 2**30 / 1e9:.2f}",
     }
 
 

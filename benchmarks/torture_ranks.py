@@ -3,7 +3,8 @@
 After a kill, the other processes must end without a traceback, and all start again, as torchrun starts them, by one
 command with ``--ckpt_path auto``. At the end, weights and scores of two processes must be those of the undisturbed
 training, to the last bit, and each epoch must have trained on every image once. With more processes, the order in which
-gradients are summed depends on the buckets of DDP, which a start arranges anew: weights are equal to rounding.
+gradients are summed depends on the buckets of DDP, which a start arranges anew: weights are equal to rounding. The
+images are read from a folder before the training, and from tar shards, which workers of each process stream.
 
     python benchmarks/torture_ranks.py [--kills 10] [--processes 2 4] [--seed 0] [--output benchmarks/results]
 """
@@ -30,14 +31,24 @@ from records import command_line, made_at, origin, write_results
 from sklearn.datasets import load_digits
 from torture import KILLED, SIGNALS, Job, assert_same_results, assert_same_weights, disturb, finished, run
 
+from vit.commands import shards
+
 # No image changes, so that each can be told; 12 batches an epoch.
 RECIPE = [
-    *("--data", "ImageFolder", "--data.root", "digits", "--model.dropout", "0.1", "--model.drop_path", "0.2"),
-    *("--model.patch_size", "4", "--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
+    *("--model.dropout", "0.1", "--model.drop_path", "0.2", "--model.patch_size", "4"),
+    *("--model.embed_dim", "8", "--model.depth", "2", "--model.num_heads", "2"),
     *("--model.ema_decay", "0.9", "--trainer.accelerator", "cpu", "--trainer.precision", "32-true"),
     *("--trainer.max_epochs", "10", "--trainer.callbacks+", "torture_ranks.SeenImages"),
     *("--experiment", "torture", "--ckpt_path", "auto"),
 ]
+DATA = {
+    "folder": ["--data", "ImageFolder", "--data.root", "digits"],
+    "shards": [
+        *("--data", "Shards", "--data.num_workers", "1", "--data.urls", "shards/train-{000000..000006}.tar"),
+        *("--data.val_urls", "shards/val-{000000..000001}.tar", "--data.test_urls", "shards/test-{000000..000001}.tar"),
+    ],
+}
+PER_SHARD = 37  # images
 COUNTS = {"train": 240, "val": 40, "test": 40}  # images of the training in several processes
 ROUNDING = 1e-4  # of weights after 120 steps
 BATCH = 20  # images of all processes together
@@ -130,7 +141,14 @@ def write_digits(folder: Path) -> None:
         first += count
 
 
-def train(folder: Path, number: int, kills: int, longest: float, chance: random.Random) -> tuple[Counter, float]:
+def write_shards(folder: Path) -> None:
+    """Write the pictures of ``write_digits`` as shards, too."""
+    shards.main([str(folder / "digits"), str(folder / "shards"), "--per_shard", str(PER_SHARD), "--workers", "0"])
+
+
+def train(
+    folder: Path, data: str, number: int, kills: int, longest: float, chance: random.Random
+) -> tuple[Counter, float]:
     """Train in several processes, which are killed; return the signals that were sent, and the seconds.
 
     Raises:
@@ -138,7 +156,9 @@ def train(folder: Path, number: int, kills: int, longest: float, chance: random.
     """
     folder.mkdir(parents=True)
     write_digits(folder)
-    command = ["fit", *RECIPE, "--data.batch_size", str(BATCH // number)]
+    if data == "shards":
+        write_shards(folder)
+    command = ["fit", *RECIPE, *DATA[data], "--data.batch_size", str(BATCH // number)]
     job, start = Ranks(folder, lambda: command, number=number, chance=chance), time.monotonic()
     disturb([job], kills, longest, chance)
     epochs = seen_images(folder)
@@ -164,19 +184,19 @@ def assert_close_weights(one: Path, other: Path) -> None:
     torch.testing.assert_close(first, second, rtol=0, atol=ROUNDING)
 
 
-def torture(folder: Path, number: int, kills: int, seed: int, kills_a_round: int = 5) -> dict:
-    """Kill processes of trainings in several of them, below a folder; return what was done.
+def torture(folder: Path, data: str, number: int, kills: int, seed: int, kills_a_round: int = 5) -> dict:
+    """Kill processes of trainings in several of them on a kind of data, below a folder; return what was done.
 
     Raises:
         AssertionError: At the first difference from the undisturbed run.
     """
     chance = random.Random(seed)
-    _, seconds = train(folder / "undisturbed", number, 0, 0.0, chance)
+    _, seconds = train(folder / "undisturbed", data, number, 0, 0.0, chance)
     sent: Counter = Counter()
     rounds = 0
     while sent[signal.SIGKILL.name] < kills:
         disturbed = folder / f"round_{rounds}"
-        sent += train(disturbed, number, kills_a_round, seconds, chance)[0]
+        sent += train(disturbed, data, number, kills_a_round, seconds, chance)[0]
         one, other = (finished(place, seed=0) for place in (disturbed, folder / "undisturbed"))
         if number == 2:
             assert_same_weights(one, other)
@@ -185,7 +205,7 @@ def torture(folder: Path, number: int, kills: int, seed: int, kills_a_round: int
             assert_close_weights(one, other)
         shutil.rmtree(disturbed)
         rounds += 1
-    return {"processes": number, "kills": dict(sent), "rounds": rounds}
+    return {"data": data, "processes": number, "kills": dict(sent), "rounds": rounds}
 
 
 def report(result: dict) -> str:
@@ -194,8 +214,8 @@ def report(result: dict) -> str:
     rows = []
     for each in result["trainings"]:
         kills = " | ".join(str(each["kills"].get(name, 0)) for name in names)
-        rows.append(f"| {each['processes']} | {kills} | {each['rounds']} |")
-    table = "\n".join([f"| processes | {' | '.join(names)} | trainings |", "|--:|--:|--:|--:|", *rows])
+        rows.append(f"| {each['data']} | {each['processes']} | {kills} | {each['rounds']} |")
+    table = "\n".join([f"| data | processes | {' | '.join(names)} | trainings |", "|:--|--:|--:|--:|--:|", *rows])
     end = (
         "All ended with the weights of the undisturbed trainings, those of two processes to the last bit; every epoch "
         "trained on every image once."
@@ -216,7 +236,9 @@ def main(arguments: list[str] | None = None) -> None:
     sys.argv = ["train.py"]  # of the trainings
     with tempfile.TemporaryDirectory() as folder:
         trainings = [
-            torture(Path(folder) / str(number), number, options.kills, options.seed) for number in options.processes
+            torture(Path(folder) / data / str(number), data, number, options.kills, options.seed)
+            for data in DATA
+            for number in options.processes
         ]
     result = {"made": made, "trainings": trainings, "seed": options.seed}
     write_results(options.output / "torture_ranks.json", result, report)

@@ -43,7 +43,7 @@ MAPS = {
     "gradcam": Word(
         "The features of the last layer, weighted by their mean gradient",
         "(sum of w z)+; Selvaraju et al. 2017",
-        "Take it if attention cannot be read; it is above every control on the packaged model, on three others not",
+        "Take it with the packaged model, or if attention cannot be read; on three other models, controls beat it",
     ),
     "input_gradient": Word(
         "Pixels times the gradient of the class, added up over each patch",
@@ -68,12 +68,12 @@ MAPS = {
     "token_drop": Word(
         "How much the score falls when the token of a patch is left out",
         "y(all) - y(all but one token)",
-        "Take it if a pass for each patch is affordable: of the free methods, it is the best where tokens are dropped",
+        "Take it if a pass for each patch is affordable: of the methods without a patent, it is the best for tokens",
     ),
     "attnlrp": Word(
         "The score sent back through the model; each step divides it among its inputs",
         "Achtibat et al. 2024",
-        "Take it if its licence allows you: it is the best where tokens are dropped",
+        "Take it if its licence allows you: it has the largest removal area by tokens",
     ),
     "random": Word("A control: noise", take="Compare with it: it is the least that a map must beat"),
     "uniform": Word("A control: the same value everywhere", take="Compare with it: it marks nothing"),
@@ -122,7 +122,7 @@ HEADS = {
 EVERYWHERE = {
     "±": Word("The standard deviation over seeds, or a 95 % interval where the page says so"),
     "attention": Word(
-        "For each token, a weighted mean of the values of all tokens; also its weights, by softmax positive with sum 1",
+        "For each token, a weighted mean of the values of all tokens; also its weights, which are positive with sum 1",
         "softmax(q k / sqrt d_k)",
     ),
     "class": Word("One of the model's possible answers"),
@@ -133,9 +133,9 @@ EVERYWHERE = {
     "layer": Word("Attention, then an MLP, each adding its output to the tokens; also called a block, numbered from 0"),
     "attention logit": Word("The dot product of a query and a key, scaled: the number of a key before the softmax"),
     "logit": Word("The number of a class before the softmax: a class whose logit is 1 higher is 2.7 times as probable"),
-    "map": Word("A number for each patch, such as how much it speaks for a class"),
+    "map": Word("A number for each patch, such as its evidence for a class"),
     "patch": Word("A rectangle of pixels that becomes one token"),
-    "probability": Word("The share of a class after the softmax; a frequency only if the model is calibrated"),
+    "probability": Word("The softmax output of a class; only in a calibrated model is it how often the class is right"),
     "register": Word("A learned token without a patch, which the model uses as memory", "Darcet et al. 2024"),
     "residual share": Word(
         "The part of each token that rollout leaves in place, by default one half", "A' = (1 - r) A + r I"
@@ -149,7 +149,9 @@ EXPLORER = {
         "What a head reads from a token adds this to the logit; with MLPs, embedding and biases the sum is the logit",
         "Elhage et al. 2021",
     ),
-    "in common": Word("The sum over tokens of the smaller weight: 100 % if two heads attend alike"),
+    "in common": Word(
+        "The sum over tokens of the smaller weight: 100 % if two heads attend alike, 0 % if to no common token"
+    ),
     "reverse direction": Word("Shows which tokens attend to the chosen one"),
     "one scale for all": Word("Yellow is the largest value of all heads, not of each"),
     "share of attention": Word("The weight of a token in per cent; equal attention gives each 1 / number of tokens"),
@@ -195,7 +197,7 @@ TRUST = {
     "noise": Word("Whether the map stays when invisible noise is added to the pixels"),
     "faith": Word(
         "Whether removing the marked patches changes the prediction more than removing those of a control",
-        "area between removal curves, at least 0.02 above every control",
+        "removal area; green if the whole interval of its lead over every control is above 0.02",
     ),
     "agreement": Word("Whether two methods put the patches in the same order, or mark the same ones"),
     "attention": Word("Whether predictions change when attention is replaced", "Jain and Wallace 2019"),
@@ -206,7 +208,7 @@ TRUST = {
     "fill": Word("The removal area if patches are painted"),
     "rank correlation": Word("1 if two maps order all patches alike, 0 if the orders are unrelated", "Spearman 1904"),
     "removal area": Word(
-        "The area between two curves of the probability: what the map marks is removed last, or first"
+        "How far two curves of the probability are apart: one removes the patches that the map marks first, one last"
     ),
     "SaCo": Word(
         "Whether patches of larger value lower the probability more if they are painted; from -1 to 1", "Wu et al. 2024"
@@ -279,14 +281,14 @@ DOCS = {
         "The speed of ours over that of the fastest of timm, torchvision, vit-pytorch and transformers"
     ),
     "causal": Word("A token attends to itself and to the tokens before it alone"),
-    "compiled": Word("By torch.compile"),
+    "compiled": Word("Run after torch.compile"),
     "cross-attention": Word("Attention of one set of tokens to the keys and values of another"),
     "pass": Word("One computation of the output; a backward pass computes the gradient"),
     "points": Word("Percentage points"),
     "warm-up": Word("The first steps of a training, in which the learning rate rises from near zero"),
-    "channel": Word("One number of a token, which has embed_dim of them; of an image, one colour"),
-    "control map": Word("A map that ignores the model"),
-    "eager": Word("Not compiled"),
+    "channel": Word("One of the embed_dim numbers of a token, or one colour of an image"),
+    "control map": Word("A map that should score lower: it ignores the model, or is of other images or weights"),
+    "eager": Word("Run without torch.compile"),
     "embedding": Word("The linear layer from a patch's pixels to its token; also the token before the first layer"),
     "feature": Word("A number, or all numbers, that the model computes from an image before the logits"),
     "fold": Word("A share of the images that one training leaves for its test"),
@@ -295,7 +297,7 @@ DOCS = {
         "Three vectors of a token: what it looks for, what it is compared by, what it contributes"
     ),
     "mean map": Word("A control: the mean of a method's maps of other images"),
-    "untrained": Word("A control: a method's map of the model with shuffled weights"),
+    "untrained": Word("With new random weights; in the report of trust, with the trained weights shuffled"),
     "adversarial attention": Word(
         "Attention as far from the model's as can be found, with the same predictions", "Jain and Wallace 2019"
     ),

@@ -18,15 +18,39 @@ from vit.runs.run_pictures import RunPictures
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("number", [2, 4])
-def test_killed_trainings_end_with_the_weights_of_the_undisturbed_one_and_every_image_once(
-    number, tmp_path, monkeypatch
-):
+@pytest.fixture
+def quick(monkeypatch):
+    """Trainings without pictures, which take longer than the training of a model so small."""
     monkeypatch.setattr("sys.argv", ["train.py"])
-    for name in ("curves", "images"):  # pictures take longer than the training of a model so small
+    for name in ("curves", "images"):
         monkeypatch.setattr(RunPictures, f"_draw_{name}", lambda *_: None)
-    result = torture_ranks.torture(tmp_path, number, kills=2, seed=0, kills_a_round=3)
+
+
+@pytest.mark.parametrize(("data", "number"), [("folder", 2), ("folder", 4), ("shards", 2)])
+def test_killed_trainings_end_with_the_weights_of_the_undisturbed_one_and_every_image_once(
+    data, number, tmp_path, quick
+):
+    result = torture_ranks.torture(tmp_path, data, number, kills=2, seed=0, kills_a_round=3)
     assert result["kills"]["SIGKILL"] >= 2
+
+
+@pytest.mark.parametrize("data", torture_ranks.DATA)
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_whose_peer_is_killed_says_so_in_one_line(killed, data, tmp_path, quick, capfd):
+    """Torchrun ends the others as well, and what they say depends on who is faster. Here they are left alone."""
+    torture_ranks.write_digits(tmp_path)
+    torture_ranks.write_shards(tmp_path)
+    command = [*torture_ranks.RECIPE, *torture_ranks.DATA[data], "--trainer.max_epochs", "1000"]
+    job = torture_ranks.Ranks(tmp_path, lambda: ["fit", *command], number=2)
+    job.start()
+    first_of(tmp_path, f"seen_{killed}.txt")
+    os.kill(job.processes[killed].pid, signal.SIGKILL)
+    other = job.processes[1 - killed]
+    other.join(200)
+    said = capfd.readouterr().err.splitlines()
+    assert other.exitcode == 2, said
+    assert [line for line in said if line.startswith("error: another process of the training has ended")] == said[-1:]
+    assert not any("Traceback" in line for line in said)
 
 
 def test_a_step_that_was_done_again_counts_once(tmp_path):

@@ -2,12 +2,16 @@
 
 import re
 import sys
+import time
 
 import pytest
+import torch
+from lightning import LightningDataModule
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from tests.test_configs import CONFIGS, header_of
-from vit.commands.plan import main, make_parser, planned
+from vit.commands.plan import data_line, main, make_parser, planned
 from vit.data import ImageFolder
 from vit.objectives import OBJECTIVES
 
@@ -47,6 +51,61 @@ def test_lines_say_parameters_operations_memory_batch_and_time(capsys):
         r"time at 40% of 0.001 TFLOP/s: 1,000 images take [\d.]+ m?s, if the data deliver [\d,]+ images/s", lines[4]
     )
     assert re.fullmatch(r"data path of this machine: [\d,]+ images/s, enough", lines[5])
+
+
+class Slow(Dataset):
+    """Images as dictionaries, 50 a second."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return {"image": torch.zeros(1, 8, 8), "label": 0, "number": index}
+
+
+class Own(LightningDataModule):
+    """A user's own data, of which only whole batches are taken."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def train_dataloader(self):
+        return DataLoader(Slow(self.count), batch_size=5, drop_last=True)
+
+
+def test_data_are_measured_in_images_whatever_a_batch_is_and_named_where_they_are_the_limit(monkeypatch):
+    monkeypatch.setattr("vit.commands.plan.SECONDS", 1.0)
+    said = r"data path of this machine: (\d+) images/s, ([\d.]+) of what is needed: the data would be the limit"
+    speed, share = map(float, re.fullmatch(said, data_line(Own(12), needed=200.0)).groups())
+    assert 20 < speed <= 50
+    assert share == pytest.approx(speed / 200, rel=0.05)
+    assert re.fullmatch(r"data path of this machine: \d+ images/s, enough", data_line(Own(12), needed=5.0))
+
+
+def test_data_without_a_batch_have_no_speed():
+    with pytest.raises(ValueError, match="gives no batch: are there fewer images than a batch"):
+        data_line(Own(4), needed=1.0)
+
+
+def test_fit_says_the_operations_and_the_memory_of_the_plan_at_its_start(run, folder, capsys):
+    run("fit", *TINY, "--trainer.max_steps", 1)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
+    flop, kept = re.match(
+        r"plan: ([\d.e-]+) GFLOP an image in training; ([\d.]+) MB of weights, gradients and optimiser", line
+    ).groups()
+    found = plan(*TINY)
+    parts = re.findall(r"([\d.]+) MB (?:weights|gradients|optimiser)", found["lines"][2])
+    # A training counts a backward pass as twice the forward pass. The plan counts each product: the images need no
+    # gradient.
+    assert flop == f"{3 * found['inference_flop'] / 1e9:.3g}"
+    assert 3 * found["inference_flop"] == pytest.approx(found["training_flop"], rel=0.05)
+    assert len(parts) == 3
+    assert float(kept) == pytest.approx(sum(map(float, parts)), rel=0.01)
 
 
 @pytest.mark.parametrize(

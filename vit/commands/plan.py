@@ -4,8 +4,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +22,7 @@ from vit.support.checks import check_positive, check_positive_int, check_positiv
 from vit.support.files import plain_message
 from vit.support.interrupts import stoppable
 from vit.training.batch_advice import FILLED
+from vit.training.loader_batches import pair_of
 from vit.training.objective import Objective
 
 UTILISATION = 0.4
@@ -221,12 +221,25 @@ def data_line(data: LightningDataModule, needed: float) -> str:
         raise ValueError("--measure_data reads the images: leave --classes out, and name them by --data.root")
     data.prepare_data()
     data.setup("fit")
-    loader, count = data.train_dataloader(), 0
-    batches = chain.from_iterable(repeat(loader))
+    batches, count = _without_end(data.train_dataloader()), 0
     next(batches)  # the first one starts the workers
     start = time.perf_counter()
     while (seconds := time.perf_counter() - start) < SECONDS:
-        count += len(next(batches)[0])
+        count += len(pair_of(next(batches))[0])
     speed = count / seconds
     enough = "enough" if speed >= needed else f"{speed / needed:.2g} of what is needed: the data would be the limit"
     return f"data path of this machine: {speed:,.0f} images/s, {enough}"
+
+
+def _without_end(loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader again and again.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    while True:
+        batch = None
+        for batch in loader:
+            yield batch
+        if batch is None:
+            raise ValueError("--measure_data: the training loader gives no batch: are there fewer images than a batch?")

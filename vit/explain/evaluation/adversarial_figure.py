@@ -39,7 +39,7 @@ def draw_adversarial(
         images.shape[-2:],
         rows=len(images),
         groups=[3],
-        title=f"Other attention, same predictions ({math.log(2):.2f} nats are the most)",
+        title=f"Other attention, same predictions ({math.log(2):.2f} nats is the maximum)",
         lines_above=2,
         lines_below=2,
     )
