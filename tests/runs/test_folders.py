@@ -42,6 +42,18 @@ def test_the_checkpoints_of_an_experiment_come_newest_first_and_of_equal_age_the
     assert newest_first("a", tmp_path) == [tmp_path / f"{name}.ckpt" for name in newest]
 
 
+@pytest.mark.parametrize("newer", [9, 10])
+def test_a_copy_in_a_resumed_run_comes_before_the_checkpoint_that_it_is_of(tmp_path, newer):
+    """A run that is killed after its training has a resumed run with the same checkpoint, which may be finished."""
+    for number in (9, 10):
+        path = tmp_path / f"a/version_{number}/checkpoints/last.ckpt"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (1e9, 1e9))
+        os.utime(path.parents[1], (1e9 + (number == newer), 1e9 + (number == newer)))
+    assert newest_first("a", tmp_path)[0] == tmp_path / f"a/version_{newer}/checkpoints/last.ckpt"
+
+
 def test_a_folder_is_claimed_after_the_highest_number(tmp_path):
     for name in ("version_3", "version_x", "versions_9", "evaluations"):
         (tmp_path / name).mkdir()

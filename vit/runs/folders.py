@@ -107,9 +107,15 @@ def newest_checkpoint(experiment: str, name: str, runs: Path = RUNS) -> Path:
 
 
 def newest_first(experiment: str, runs: Path = RUNS) -> list[Path]:
-    """Return all checkpoints of the runs of an experiment, the newest first; of equal age, ``last.ckpt`` first."""
-    ages = {path: path.stat().st_mtime for path in runs.glob(f"{experiment}/*/checkpoints/*.ckpt")}
-    return sorted(ages, key=lambda path: (ages[path], path.stem == "last"), reverse=True)
+    """Return all checkpoints of the runs of an experiment, the newest first.
+
+    Of equal age, such as a copy that a resumed run has made, that of the newest run is first, and there ``last.ckpt``.
+    """
+
+    def age(path: Path) -> tuple[float, float, bool]:
+        return path.stat().st_mtime, path.parents[1].stat().st_mtime, path.stem == "last"
+
+    return sorted(runs.glob(f"{experiment}/*/checkpoints/*.ckpt"), key=age, reverse=True)
 
 
 def has_same_length(config: Path, trainer: dict[str, Any]) -> bool:
