@@ -21,6 +21,7 @@ IN_MAKE_TEST = {
     "tests/commands/test_distributed.py::test_the_command_of_the_documentation_for_sharded_training_runs_on_two_processes_of_a_cpu",
     "tests/commands/test_distributed.py::test_a_signal_to_one_of_two_processes_stops_both_and_they_go_on_as_if_it_had_not_come",
     "tests/commands/test_shards.py::test_two_processes_train_on_shards_as_one_does",
+    "tests/commands/test_slurm.py::test_the_signal_to_either_process_queues_the_job_again_once_and_the_next_start_ends_as_if_it_had_not_come",
     "tests/commands/test_shards.py::test_an_epoch_goes_on_in_another_number_of_processes_with_the_images_that_are_left",
 }
 
