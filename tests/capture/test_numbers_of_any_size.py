@@ -193,3 +193,13 @@ def test_a_layer_with_attention_of_fewer_bits_has_the_maps_and_terms_of_its_own_
         assert_close(explain(one, IMAGES, method), explain(other, IMAGES, method), rtol=1e-4, atol=1e-6)
     heads = contributions(other, IMAGES).heads
     assert_close(contributions(one, IMAGES).heads, heads, rtol=1e-4, atol=1e-6 * float(heads.max()))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_weights_of_a_model_whose_last_classes_are_masked_by_infinity_are_read_and_maps_name_the_remedy(count):
+    model, images = masked(last, -torch.inf), IMAGES[:count]
+    assert_close(list(capture_attention(model, images)), noted_by(model, images), **EXACT)
+    with pytest.raises(ValueError, match="NaN or infinite: mask classes by a finite number such as -1e4"):
+        explain(model, images, "rollout", target=0)
+    with pytest.raises(ValueError, match=r"logits moved by nan|differ by nan"):
+        capture_attention(masked(last, torch.nan), images)

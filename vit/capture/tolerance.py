@@ -47,6 +47,16 @@ def allowed_in_logits(model: nn.Module, logits: Tensor, usual: Tensor, share: fl
     return torch.maximum(share * usual, units_of(sizes, usual))
 
 
+def are_apart(logits: Tensor, others: Tensor, allowed: Tensor) -> Tensor:
+    """Return which logits differ by more than is allowed. NaN does; classes that are masked by infinity do not.
+
+    >>> one = torch.tensor([1.0, -torch.inf, torch.nan])
+    >>> are_apart(one, one, torch.tensor([0.1, torch.nan, 0.1]))
+    tensor([False, False,  True])
+    """
+    return ~((logits == others) | ((logits - others).abs() <= allowed))
+
+
 def is_half(model: nn.Module, numbers: Tensor) -> bool:
     """Return whether numbers that a model computed were rounded to half precision, themselves or on the way."""
     is_autocast = torch.is_autocast_enabled(numbers.device.type)

@@ -69,6 +69,13 @@ def test_weights_alone_do_not_depend_on_which_pixels_a_patch_has():
     assert len(capture_attention(of_square(shifted), images)) == 3
 
 
+def test_images_that_torch_keeps_with_the_other_sign_are_read():
+    negative = torch.complex(SQUARE, -SQUARE).conj().imag
+    assert negative.is_neg()
+    model = of_square(lambda images: images)
+    assert torch.equal(explain(model, negative, "rollout"), explain(model, SQUARE, "rollout"))
+
+
 def test_an_image_that_is_only_brighter_is_read():
     images = SQUARE.clone()
     images[4] = brighter(images[4])

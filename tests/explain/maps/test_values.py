@@ -345,6 +345,15 @@ def test_what_changes_the_projection_by_token_before_the_sum_is_refused(way, met
         explain(invented(Layer(), Gated(way)), INVENTED, method)
 
 
+def test_another_layer_refuses_the_value_of_none(random_vit):
+    model = invented(Layer(), Gated("gate"))
+    plain = invented(Layer(), Layer())
+    plain.load_state_dict(model.state_dict(), strict=False)
+    assert_close(explain(model, INVENTED, "value", layer=0), explain(plain, INVENTED, "value", layer=0), **EXACT)
+    with pytest.raises(ValueError, match="layer 1 of Invented does not add"):
+        explain(model, INVENTED, "value", layer=1)
+
+
 class After(Layer):
     """Something changes the tokens after the first sum, or beside the projection of a layer without skip connection."""
 
@@ -377,10 +386,10 @@ def test_a_gate_for_each_token_is_none_for_each_channel_of_as_many():
     model = randomised(of_timm(embed_dim=16, num_heads=2)())
     gates = torch.linspace(0.5, 2, 16, dtype=torch.float64)
     model.blocks[1].attn.register_forward_hook(lambda _, __, output: output * gates)
-    explain(model, IMAGES, "value")
+    explain(model, IMAGES, "value", layer=1)
     model.blocks[1].attn.register_forward_hook(lambda _, __, output: (output.mT * gates).mT)
     with pytest.raises(ValueError, match="layer 1 of VisionTransformer does not add the output of its attention alone"):
-        explain(model, IMAGES, "value")
+        explain(model, IMAGES, "value", layer=1)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"init_values": 0.1}], ids=str)
@@ -389,7 +398,7 @@ def test_a_sum_with_an_mlp_side_by_side_is_refused_where_it_comes_first_alone(kw
 
     model = randomised(of_timm(block_fn=ParallelScalingBlock, **kwargs)())
     with pytest.raises(
-        ValueError, match=r"layer 0 .* alone and directly to the tokens .* such as that with an adapter or an MLP"
+        ValueError, match=r"layer 2 .* alone and directly to the tokens .* such as that with an adapter or an MLP"
     ):
         explain(model, IMAGES, "value")
     explain(invented(Parallel(), Parallel()), INVENTED, "value")  # x + attention + MLP is added from the left

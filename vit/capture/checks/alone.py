@@ -10,7 +10,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from vit.capture.remedy import CHOOSE_OTHERS
-from vit.capture.tolerance import allowed_in_logits, tolerance
+from vit.capture.tolerance import allowed_in_logits, are_apart, tolerance
 
 BATCH_TOLERANCE = 1e-3  # of the largest number of a layer: kernels for batches of another size round differently
 
@@ -65,10 +65,11 @@ def check_logits_alone(
             f"{tuple(alone.shape)} for an image {beside}: keep the axis of images, as by squeeze(-1) in place of "
             "squeeze()"
         )
-    moved = (several.detach() - alone).abs()
-    if not (moved <= allowed_in_logits(model, alone, usual, BATCH_TOLERANCE)).all():
+    apart = are_apart(several.detach(), alone, allowed_in_logits(model, alone, usual, BATCH_TOLERANCE))
+    if apart.any():
+        moved = (several.detach() - alone).abs()[apart].max()
         raise ValueError(
-            f"the logits of {type(model).__name__} differ by {moved.max().item():.2g} between an image {beside} and "
+            f"the logits of {type(model).__name__} differ by {moved.item():.2g} between an image {beside} and "
             f"the same image in a batch of {count}, so the images of a batch change each other (or the place of an "
             "image in it changes its logits): give one image at a time"
         )

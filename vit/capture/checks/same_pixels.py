@@ -38,7 +38,8 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         return
     images = images.detach()
     seen = anatomy.cells >= 0
-    noise = rearrange(images.new_tensor([spread_of(image) for image in images]), "b -> b 1 1 1") * noise_like(images[0])
+    spreads = torch.tensor([spread_of(image) for image in images]).to(images)
+    noise = rearrange(spreads, "b -> b 1 1 1") * noise_like(images[0])
     before = values_of(model, images, anatomy.calls[0])
 
     def moves(changed: Tensor) -> Tensor:

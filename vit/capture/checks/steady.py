@@ -12,7 +12,7 @@ from vit.capture.checks.capturable import check_capturable, check_pixels
 from vit.capture.experiments.halves import separating_both_ways
 from vit.capture.experiments.moved import moved_by_images, two_of, units_of, usual_changes
 from vit.capture.parts.logits import result_of
-from vit.capture.tolerance import allowed_in_logits, is_half
+from vit.capture.tolerance import allowed_in_logits, are_apart, is_half
 
 ROUNDING = 4  # units of the type: passes of the same images round alike, but for the order of sums on a GPU
 FURTHER = 20  # passes of a model that draws random numbers
@@ -41,7 +41,8 @@ def check_steady(model: nn.Module, images: Tensor) -> None:
         raise ValueError(f"{name} returned no logits, {tuple(one.shape)}: give a model with a head, or its features")
     if not one[0].isfinite().all():
         raise ValueError(
-            f"the logits of {name} are NaN or infinite: look at its weights, and at the range of its dtype"
+            f"the logits of {name} are NaN or infinite: mask classes by a finite number such as -1e4, or look at its "
+            "weights and at the range of its dtype"
         )
     moved = torch.stack([_sizes(beside - of_copy[0]) for beside, of_copy in zip(one, copies, strict=True)])
     if (moved > allowed_in_logits(model, one, usual_changes(one), LOGIT_TOLERANCE)).any():
@@ -134,8 +135,8 @@ def check_logits_unchanged(model: nn.Module, usual: Tensor | None, logits: Tenso
     usual = sizes.clamp(min=sizes.median()) if usual is None else usual
     # Fused kernels differ from the formula by more than kernels for batches of other sizes do from each other.
     allowed = torch.maximum(allowed_in_logits(model, plain, usual, LOGIT_TOLERANCE), EXPLICIT * units_of(sizes, usual))
-    if not (moved <= allowed).all():  # written so that NaN also raises
-        worst = (moved - allowed).argmax() if moved.isfinite().all() else moved.isfinite().int().argmin()
+    if (apart := are_apart(logits.detach(), plain, allowed)).any():
+        worst = torch.where(apart, (moved - allowed).nan_to_num(nan=torch.inf), -torch.inf).argmax()
         raise ValueError(
             f"the logits moved by {moved.flatten()[worst].item():.2g} (more than "
             f"{allowed.expand_as(moved).flatten()[worst].item():.2g}) when attention was computed explicitly: the "

@@ -36,9 +36,14 @@ def _in_graph(arguments: Iterable[Any]) -> bool:
     return any(
         _in_graph(argument)
         if isinstance(argument, list | tuple)
-        else isinstance(argument, Tensor) and argument.requires_grad and not isinstance(argument, nn.Parameter)
+        else isinstance(argument, Tensor) and argument.requires_grad and not _is_parameter(argument)
         for argument in arguments
     )
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter, or a view of one that was made without a graph."""
+    return isinstance(tensor, nn.Parameter) or (tensor.grad_fn is None and isinstance(tensor._base, nn.Parameter))
 
 
 def graph_alone() -> AbstractContextManager[None]:

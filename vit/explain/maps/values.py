@@ -35,9 +35,10 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     anatomy = subject.anatomy
     anatomy.check_in_order()
     check_layer(layer, anatomy.depth)
-    subject.check_patches_kept([layer % anatomy.depth])
-    outputs, _ = _outputs(subject, with_residuals=False)
-    return subject.readout_map(_norms(outputs[layer % anatomy.depth]))
+    layer %= anatomy.depth
+    subject.check_patches_kept([layer])
+    outputs, _ = _outputs(subject, range(layer, layer + 1), with_residuals=False)
+    return subject.readout_map(_norms(outputs[layer]))
 
 
 def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
@@ -63,7 +64,7 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
         )
     subject.check_taken("choose value, attention, relevance or occlusion")
     subject.check_skips()
-    outputs, residuals = _outputs(subject, with_residuals=True)
+    outputs, residuals = _outputs(subject, range(start_layer, anatomy.depth), with_residuals=True)
     rolled = None
     for output, residual in list(zip(outputs, residuals, strict=False))[start_layer:]:
         shares = _shares(output, residual)
@@ -75,11 +76,12 @@ def value_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     return subject.readout_map(rolled)
 
 
-def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionOutput], list[Tensor]]:
+def _outputs(subject: Subject, layers: range, *, with_residuals: bool) -> tuple[list[AttentionOutput], list[Tensor]]:
     """Return what each attention adds, and the tokens that enter each layer, to which it must be added if these count.
 
     Raises:
-        ValueError: If something else comes between an attention and this sum, such as a norm or a gate, or after it.
+        ValueError: If in one of ``layers``, something else comes between the attention and this sum, such as a norm or
+            a gate, or after it.
     """
     anatomy, name = subject.anatomy, type(subject.model).__name__
     residuals: list[Tensor] = []
@@ -92,7 +94,8 @@ def _outputs(subject: Subject, *, with_residuals: bool) -> tuple[list[AttentionO
     agree = tokens_agree(subject.model, subject.images[:1], calls, anatomy.num_tokens)
     carried = carried_tokens(subject.model, subject.images[:1], calls, _leaving(subject), anatomy.num_tokens)
     counted = torch.ones_like(subject.readout[0]) if with_residuals else reduce(subject.readout, "b n -> n", "max")
-    for layer, (output, agrees) in enumerate(zip(outputs, agree, strict=False)):
+    for layer in layers:
+        output, agrees = outputs[layer], agree[layer]
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
         has_sum = found is not None or subject.without_skip is not None
         is_direct = found is None or any(are_same_tokens(found, tokens) for tokens in streams)
