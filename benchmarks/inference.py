@@ -3,7 +3,8 @@
 Each candidate runs in a process of its own, as the threads of OpenVINO spin and would slow torch down. The processes
 take turns: one at a time, in every round. All keep the memory that they free (`vit.keep_freed_memory`): otherwise the
 place of a tensor in memory decides, by chance, how much of it the system has to clear in each pass. All tokens are
-computed (ours pools the mean of the patches; the others read the class token, and compute all the same). A cell is a
+computed (ours pools the mean of the patches; the others read the class token, and compute all the same), but in
+"ours, class token": this model reads the class token alone, and its last block computes nothing else. A cell is a
 precision and a batch; int8 is measured beside bfloat16.
 
 A library computes in bfloat16 by autocast, and with weights in bfloat16. Two of them have explicit attention as well,
@@ -37,7 +38,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 CALIBRATION, TESTED = 300, 10_000
 READY, GO = "ready", "go"
 CALLS = {1: 20}  # in a round, by batch; 1 for others
+ENGINES = ("openvino", "compile")  # of vit.optimize
 WAYS = ("eager", "compiled", "openvino")  # to run the models of other libraries
+OURS = "ours"
+CLASS_TOKEN = f"{OURS}, class token"  # our model whose head reads that alone
 BY_WEIGHTS = "bf16 weights"  # the weights are bfloat16, and not only the products, as by autocast
 
 REPORT = """# Inference on CPUs
@@ -48,9 +52,9 @@ other library, eager, compiled, and in OpenVINO.
 """
 
 
-def ours() -> vit.VisionTransformer:
-    """Build the model of this package, which reads all patches."""
-    sides = {"image_size": SIZE.image_size, "patch_size": SIZE.patch_size, "num_classes": NUM_CLASSES, "pool": "mean"}
+def ours(pool: str) -> vit.VisionTransformer:
+    """Build the model of this package."""
+    sides = {"image_size": SIZE.image_size, "patch_size": SIZE.patch_size, "num_classes": NUM_CLASSES, "pool": pool}
     return vit.VisionTransformer(embed_dim=SIZE.embed_dim, depth=SIZE.depth, num_heads=SIZE.num_heads, **sides).eval()
 
 
@@ -61,7 +65,7 @@ def candidates(dtype: str) -> list[str]:
     others = [*eager, *compiled]
     if dtype == "bf16":
         others += [f"{candidate} {BY_WEIGHTS}" for candidate in others]
-    own = ["ours, eager", *(f"ours, {engine} {dtype}" for engine in ("openvino", "compile"))]
+    own = ["ours, eager", *(f"{name}, {engine} {dtype}" for name in (OURS, CLASS_TOKEN) for engine in ENGINES)]
     if dtype == "bf16":
         own += [f"ours, eager {BY_WEIGHTS}", "ours, openvino int8"]
     return [*others, "timm, openvino", *own]
@@ -70,11 +74,12 @@ def candidates(dtype: str) -> list[str]:
 def built(candidate: str, dtype: str, images: Tensor) -> Callable[[], Any]:
     """Return a function that runs a candidate once."""
     name, way = candidate.rsplit(", ", 1)
-    model = ours() if name == "ours" else (PEERS | EXPLICIT)[name](SIZE).eval()
+    models = PEERS | EXPLICIT | {OURS: lambda _: ours("mean"), CLASS_TOKEN: lambda _: ours("cls")}
+    model = models[name](SIZE).eval()
     if way == "openvino":
         fast = run_in_openvino(openvino_model(batch_program(model, tuple(images.shape[1:]))), DTYPES[dtype])
         return lambda: fast(images)
-    if name == "ours" and not way.startswith("eager"):
+    if name in (OURS, CLASS_TOKEN) and not way.startswith("eager"):
         engine, precision = way.split()
         calibration = torch.randn(CALIBRATION, *images.shape[1:]) if precision == "int8" else None
         fast = vit.optimize(model, DTYPES[precision], calibration, engine=engine)
@@ -198,7 +203,7 @@ def compared(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
 def is_way_of_library(candidate: str, way: str) -> bool:
     """Return whether a candidate is another library's model, run in a way such as "eager"."""
     name, found = candidate.rsplit(", ", 1)
-    return name != "ours" and found.removesuffix(f" {BY_WEIGHTS}") == way
+    return not name.startswith(OURS) and found.removesuffix(f" {BY_WEIGHTS}") == way
 
 
 def report(cells: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import shortcut
 import token_merging
 from accuracy import recipes, values, with_first_stages
 from explanations import CROWDED, RECIPE, means, of_recipe
+from inference import CLASS_TOKEN, ENGINES, OURS
 from records import RESULTS, commit_of, mark_of, out_of_date, place, plus_minus, span, welch
 from side_by_side import spread
 
@@ -190,16 +192,16 @@ def results() -> str:
             alone = alone if mode == "inference" else []
             ratios = [*found.values(), *(plain_inference(SERVED_BATCH) if alone else [])]
             plain = f"speed: {mode}" + ", not optimised" * (mode == "inference")
-            rows[plain] = f"{span(ratios, '.2f')} times the best{out_of_date([*group.values(), *alone])}"
+            rows[plain] = f"{span(ratios, '.2f')}{out_of_date([*group.values(), *alone])}"
     cell = read("scale")[f"tokens {LONG} inference bf16"]
     lead = cell["rows"]["ours"]["against_best_peer"][1]
-    rows[f"speed: one image of {LONG:,} tokens, 2 layers, bf16"] = f"{lead:.2f} times the best{out_of_date([cell])}"
+    rows[f"speed: one image of {LONG:,} tokens, 2 layers, bf16"] = f"{lead:.2f}{out_of_date([cell])}"
     for row in optimised():
         cells = [read("inference")[f"{row['base']} batch 128"]]
-        ratios = f"{row['beside the best eager']} times the best eager, "
-        ratios += f"{row['beside the best compiled']} compiled"
+        ratios = f"{row['beside the best eager']} eager, {row['beside the best compiled']} compiled"
         base = f", theirs in {row['base']}" * (row["base"] != row["dtype"])
-        rows[f"speed: vit.optimize in {row['dtype']}{base}"] = f"{ratios}{out_of_date(cells)}"
+        alone = ", last layer: class token alone," * (row["model"] == CLASS_TOKEN)
+        rows[f"speed: vit.optimize{alone} in {row['dtype']}{base}"] = f"{ratios}{out_of_date(cells)}"
     return markdown_table([{"measured": what, "result": result} for what, result in rows.items()])
 
 
@@ -241,7 +243,7 @@ def current_baselines() -> dict[str, Cells]:
 def highlights() -> str:
     """Return what README.md says first of accuracy, speed and maps, as a list."""
     quick = trainings()[TRAININGS["cifar10_quick"]]
-    (fast,) = (row for row in optimised() if row["dtype"] == "fp32")
+    (fast,) = (row for row in optimised() if (row["dtype"], row["model"]) == ("fp32", OURS))
     (maps_of_packaged,) = of_recipe(read("explanations"), [*PACKAGED][-1])
     drop = {row["method"]: row["drop"] for row in maps_of_packaged["photographs"]}
     control = max(drop.keys() & {*CONTROLS}, key=lambda method: drop[method][0])
@@ -358,15 +360,16 @@ def shown_ratio(found: dict[str, float], way: str) -> str:
 
 
 def optimised() -> list[dict[str, Any]]:
-    """Return the rows of ``vit.optimize`` for batches of 128, the faster engine of each type."""
+    """Return the rows of ``vit.optimize`` for batches of 128, the faster engine of each type, and of which tokens."""
     rows = []
     for base, dtypes in {"fp32": ["fp32"], "bf16": ["bf16", "int8"]}.items():
         measured_rows = read("inference").get(f"{base} batch 128", {"rows": {}})["rows"]
-        for dtype in dtypes:
-            ours = [row for name, row in measured_rows.items() if name.endswith(f" {dtype}") and "failed" not in row]
+        for dtype, model in product(dtypes, (OURS, CLASS_TOKEN)):
+            names = [f"{model}, {engine} {dtype}" for engine in ENGINES]
+            ours = [measured_rows[name] for name in names if "failed" not in measured_rows.get(name, {"failed": ""})]
             if ours:
                 best = min(ours, key=lambda row: row["milliseconds"][1])
-                rows.append({"base": base, "dtype": dtype})
+                rows.append({"base": base, "dtype": dtype, "model": model})
                 for way in WAYS_TO_RUN:
                     ratios = [best[f"against_best_{way}"], *in_one_process(best, f"{base} batch 128", way)]
                     rows[-1][f"beside the best {way}"] = span(ratios, ".2f")

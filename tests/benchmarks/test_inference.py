@@ -68,7 +68,7 @@ def test_weights_in_bfloat16_make_logits_in_bfloat16():
 
 
 def test_our_model_has_the_size_of_the_others_and_reads_all_patches():
-    model = inference.ours()
+    model = inference.ours("mean")
     assert (model.pool, model.embed_dim, len(model.blocks), model.patch_embed.num_patches) == ("mean", 192, 6, 64)
 
 
