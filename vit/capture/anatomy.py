@@ -240,7 +240,7 @@ class _Readout(NamedTuple):
 
 
 def _find_reading(
-    model: nn.Module, pair: Tensor, trace: Trace, calls: tuple[int, ...], num_tokens: int, start: int
+    model: nn.Module, pair: Tensor, trace: Trace, calls: tuple[int, ...], num_tokens: int, num_prefix: int, start: int
 ) -> _Readout:
     """Find by experiment where the logits read the tokens, and which.
 
@@ -250,6 +250,7 @@ def _find_reading(
         trace: The events of a pass.
         calls: Numbers of the attention calls that influence the logits.
         num_tokens: Number of tokens of an image.
+        num_prefix: Number of tokens before the patches.
         start: What ``check_unmixed`` returned.
     """
     image, pooled = pair[:1], bool(trace.pooling)
@@ -257,17 +258,17 @@ def _find_reading(
     if pooled:
         reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
     else:
-        place = last_place(model, pair, trace, calls, num_tokens, start)
+        place = last_place(model, pair, trace, calls, num_tokens, num_prefix, start)
         result = None if place else last_result(model, pair, calls, last, num_tokens, start)
         reads_more = place is None and result is None
     watched = (place.seen,) if place else ()
     orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
     check_same_orders(model, orders, of_other)
     order = orders.pop(AFTER_LAYERS, None) if place else orders.get(last)
-    reading = Reading(place, last, order)
+    reading = Reading(place, last, num_tokens, order)
     shares = reading.shares(model, pair)
     if result is not None:
-        at_result = Reading(place, last, order, result, num_tokens)
+        at_result = Reading(place, last, num_tokens, order, result)
         exact = at_result.shares(model, pair)
         # The order of tokens in the result of a function is not known. For a mean of tokens, it does not matter.
         if _are_even(exact) and torch.equal(exact > 0, shares > 0):
@@ -319,7 +320,7 @@ def examine(
     layout = _layout(model, image, calls[0], num_tokens, grid, num_prefix_tokens)
     cells = find_cells(model, image, calls[0], layout)
     _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)
-    readout = _find_reading(model, pair, trace, calls, num_tokens, start)
+    readout = _find_reading(model, pair, trace, calls, num_tokens, layout.first, start)
     parts, after_layers = find_parts(trace, num_tokens)
     parts = replace(parts, last=end_of_stream(model, pair, after_layers))
     if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):

@@ -12,6 +12,7 @@ import torch
 from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
+from vit.capture.interception.eager import as_written
 from vit.explain.maps.subject import Subject, Target
 from vit.explain.readout import last_boundary, linear_readout
 from vit.explain.residual_stream import by_head, read_layers
@@ -108,7 +109,8 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
             f"{type(model).__name__} pools its tokens by attention, so that its logits are not linear in them: explain "
             "tells by 'relevance' or 'attnlrp' what counts"
         )
-    readout = linear_readout(subject, last)
+    with as_written():  # a checkpoint would compute the read-out again in the backward pass, without its changes
+        readout = linear_readout(subject, last)
     with torch.no_grad():
         entered, layers = read_layers(subject, anatomy, last)
         counts = [layer.attention.attn.shape[1] for layer in layers]

@@ -323,3 +323,30 @@ def test_a_norm_that_is_a_function_is_read_like_a_module(function, module, read)
     shares = examine(of_module, IMAGES).readout
     assert (shares[1:] > 0).all()
     assert_close(examine(invented(run=run), IMAGES).readout, shares, **EXACT)
+
+
+UNEVEN = torch.arange(1.0, 16.0, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weights", [torch.ones_like(UNEVEN) / 15, UNEVEN / UNEVEN.sum()], ids=["mean", "uneven"])
+@pytest.mark.parametrize("layout", ["patches", "rows and columns", "channels first"])
+def test_a_norm_of_the_patches_alone_is_read_like_one_of_all_tokens(layout, weights):
+    """What it returns has fewer tokens, or is a map, and the other tokens are not read."""
+    layouts = {
+        "patches": lambda model, patches: model.norm(patches),
+        "rows and columns": lambda model, patches: model.norm(patches.unflatten(1, (3, 5))).flatten(1, 2),
+        "channels first": lambda model, patches: model.kept(model.norm(patches).mT.unflatten(2, (3, 5))).flatten(2).mT,
+    }
+
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        return model.head(torch.einsum("n,bnd->bd", weights, layouts[layout](model, tokens[:, 1:])))
+
+    of_all = invented(read=lambda tokens: torch.einsum("n,bnd->bd", weights, tokens[:, 1:]))
+    of_patches = invented(run=run)
+    of_patches.kept = nn.Identity()
+    shares = examine(of_all, IMAGES).readout
+    assert_close(shares[1:], weights, **EXACT)
+    assert_close(examine(of_patches, IMAGES).readout, shares, **EXACT)
+    for method in ("rollout", "relevance", "value"):
+        assert_close(explain(of_patches, IMAGES, method), explain(of_all, IMAGES, method), **EXACT)

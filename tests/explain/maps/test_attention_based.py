@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, TWO_HEADS, VERSUS
 from tests.capture.test_invented_models import IMAGES as INVENTED
 from tests.capture.test_invented_models import Layer, invented
 from vit.capture import examine
 from vit.capture.parts.token_places import Boundary
-from vit.explain import METHODS, capture_attention, explain
+from vit.explain import METHODS, capture_attention, contributions, explain
 from vit.explain.maps.subject import Subject
 
 EACH_POOL = pytest.mark.parametrize(
@@ -436,3 +437,18 @@ def test_what_a_layer_adds_to_a_small_share_is_not_rounded_away_in_half_precisio
     assert found.dtype == torch.float32
     expected = explain(exact, images.double(), method, TARGET).float()
     assert torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("part", ["all", "end"])
+def test_a_checkpoint_changes_no_map_and_no_terms(part):
+    def run(model, images):
+        if part == "all":
+            return checkpoint(
+                lambda images: model.read(model.through(model.embed(images))), images, use_reentrant=False
+            )
+        return checkpoint(model.read, model.through(model.embed(images)), use_reentrant=False)
+
+    plain, kept = invented(), invented(run=run)
+    for method in ("legrad", "relevance", "gradcam"):
+        assert_close(explain(kept, INVENTED, method), explain(plain, INVENTED, method), **EXACT)
+    assert_close(contributions(kept, INVENTED).heads, contributions(plain, INVENTED).heads, **EXACT)

@@ -1,5 +1,6 @@
 """Maps made of gradients, against gradients taken by hand."""
 
+import copy
 import sys
 
 import pytest
@@ -8,6 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS, randomised
+from tests.capture.test_invented_models import IMAGES as INVENTED
+from tests.capture.test_invented_models import Layer, invented
 from vit.explain import METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.noise import draw_for_each
@@ -282,9 +285,38 @@ def test_without_captum_the_extra_is_named(method, random_vit, monkeypatch):
     assert explain(random_vit(), IMAGES, "gradcam").shape == (3, 3, 5)
 
 
-def test_gradcam_of_layers_that_share_a_norm_is_refused(random_vit):
+class FunctionNorm(Layer):
+    """Normalises by a function."""
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(nn.functional.layer_norm(tokens, (12,), self.norm1.weight, self.norm1.bias))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+class NormTwice(Layer):
+    """Calls its norm once more, for what no logit reads."""
+
+    def forward(self, tokens):
+        self.norm1(3 * tokens + 1)
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize("kind", [FunctionNorm, NormTwice])
+def test_gradcam_reads_the_norm_before_the_attention_however_it_is_called(kind):
+    model, plain = invented(kind(), kind()), invented(Layer(), Layer())
+    for layer in (0, 1):
+        expected = explain(plain, INVENTED, "gradcam", target=2, layer=layer)
+        assert expected.any()
+        assert_close(explain(model, INVENTED, "gradcam", target=2, layer=layer), expected, **EXACT)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_gradcam_tells_layers_that_share_a_norm_apart(layer, random_vit):
     model = random_vit()
     for block in model.blocks:
         block.norm1 = model.blocks[0].norm1
-    with pytest.raises(ValueError, match="layers of VisionTransformer share a norm"):
-        explain(model, IMAGES, "gradcam", layer=0)
+    copied = copy.deepcopy(model)
+    for block in copied.blocks:
+        block.norm1 = copy.deepcopy(block.norm1)
+    expected = explain(copied, IMAGES, "gradcam", layer=layer)
+    assert_close(explain(model, IMAGES, "gradcam", layer=layer), expected, **EXACT)

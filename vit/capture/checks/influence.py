@@ -68,7 +68,7 @@ def _first_suspects(state: Tensor, read: Tensor, place: Boundary | None, is_last
     Of those after the last layer, only the ones that the logits read matter, (B, N).
     """
     if is_last and place is not None:
-        return read
+        return read[:, -state.shape[1] :]  # tokens before the patches may be left out
     suspects = torch.ones(state.shape[:2], dtype=torch.bool, device=state.device)
     suspects[:, : max(0, state.shape[1] - read.shape[1])] = False
     return suspects

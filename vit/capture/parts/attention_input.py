@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from vit.capture.experiments.moved import changes, rounding
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.last_tokens import and_first
-from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.token_places import TokenPlace
 
 
-def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[Boundary]) -> Boundary | None:
+def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[TokenPlace]) -> TokenPlace | None:
     """Return the first place whose tokens (B, N, D) fix the values or the weights of an attention; None if none does.
 
     A norm of queries, of an adapter or of an MLP before the attention fixes neither.
@@ -26,7 +26,7 @@ def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[
 
 
 @torch.no_grad()
-def _fixes(model: nn.Module, images: Tensor, call: int, place: Boundary) -> bool:
+def _fixes(model: nn.Module, images: Tensor, call: int, place: TokenPlace) -> bool:
     """Return whether all images have equal values or weights in an attention if they get the tokens of the first.
 
     If tokens pass the place more than once before the attention, the answer is no: its first tokens may be others.

@@ -19,9 +19,10 @@ from vit.capture.checks.mixing import change_halves
 from vit.capture.experiments.halves import is_unmixed, num_copies
 from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.experiments.results_after import ResultsAfter
+from vit.capture.interception.eager import as_written
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.token_places import TokenPlace
+from vit.capture.parts.token_places import TokenPlace, tokens_at
 from vit.capture.parts.trace import Trace
 
 MOST_TRIED = 12  # places after the last attention
@@ -30,9 +31,9 @@ MOST_RESULTS = 48  # of functions after the last attention
 
 @torch.no_grad()
 def last_place(
-    model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, start: int
+    model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, num_prefix: int, start: int
 ) -> TokenPlace | None:
-    """Return the latest place that holds the last tokens (B, N, D), or None if there is none.
+    """Return the latest place that holds the last tokens, all of them (B, N, D) or the patches alone, or None.
 
     It is the input or the output of a module, or what a norm returns.
 
@@ -42,10 +43,12 @@ def last_place(
         trace: The events of a pass.
         calls: Numbers of the attention calls that are layers.
         num_tokens: Number N of tokens.
+        num_prefix: Number of tokens before the patches.
         start: What ``check_unmixed`` returned.
     """
-    of_tokens = [place for place, shape in trace.behind_layers() if len(shape) == 3 and shape[1] == num_tokens]
-    places = of_tokens[: -MOST_TRIED - 1 : -1]
+    counts = {num_tokens, num_tokens - num_prefix}
+    behind = (tokens_at(place, shape, counts) for place, shape in trace.behind_layers())
+    places = [place for place in behind if place is not None][: -MOST_TRIED - 1 : -1]
     seen: dict[int, Tensor] = {}
     with ExitStack() as looks:
         for number, place in enumerate(places):
@@ -74,7 +77,7 @@ def fixes_logits(model: nn.Module, place: TokenPlace, pair: Tensor, usual: Tenso
         passed.append(tokens)
         return tokens[:1].expand_as(tokens).clone()  # to which a layer may add in place
 
-    with place.changed(of_first):
+    with as_written(), place.changed(of_first):
         logits = result_of(model(and_first(pair)))
     usual = moved_by_images(model, pair) if usual is None else usual
     return len(passed) == 1 and are_equal(logits, usual)

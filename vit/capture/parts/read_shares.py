@@ -20,6 +20,7 @@ from vit.capture.attention import run_intercepted
 from vit.capture.experiments.graph import FollowValues
 from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.experiments.results_after import ResultsAfter
+from vit.capture.interception.eager import as_written
 from vit.capture.parts.last_tokens import logits_within
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.token_places import TokenPlace
@@ -41,17 +42,18 @@ class Reading:
 
     Attributes:
         place: The last place where everything that the logits read passes as tokens, or None if there is no such place.
+            Tokens before the patches may be left out there.
         call: The last attention of all tokens. Its rows stand for the tokens if there is neither place nor result.
-        order: The places of the tokens in the order of the first layer, (N,), or None if they are in order.
-        result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
         num_tokens: Number N of tokens.
+        order: The places of the tokens in the order of the first layer, or None if they are in order.
+        result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
     """
 
     place: TokenPlace | None
     call: int
+    num_tokens: int
     order: Tensor | None = None
     result: int | None = None
-    num_tokens: int = 0
 
     @torch.inference_mode(False)
     def shares(
@@ -78,6 +80,7 @@ class Reading:
                     "its gradient is 0, so which tokens it reads is not known: return the logits"
                 )
         norms = norms if self.order is None else norms[:, self.order]
+        norms = F.pad(norms, (self.num_tokens - norms.shape[1], 0))  # tokens before the patches that are not read
         none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
         none[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
@@ -138,7 +141,7 @@ def _norms_at(place: TokenPlace, model: nn.Module, images: Tensor, contrast: Ten
     def norms(around: AbstractContextManager[Any]) -> Tensor:
         kept.clear()
         # no_grad restores the mode that start_graph changes.
-        with torch.no_grad(), around, place.changed(start_graph):
+        with as_written(), torch.no_grad(), around, place.changed(start_graph):
             logits = result_of(model(images))
             return _root_of_squares(model, logits, kept[0], "b n d -> b n", contrast, in_short)
 

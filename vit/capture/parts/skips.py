@@ -88,7 +88,8 @@ def _loses_tokens(
         if entering is None or leaving is None:
             return False
         if entering.isfinite().all() and leaving.isfinite().all():  # large numbers overflow in half precision
-            loses = _moved(leaving, 1) < _moved(entering, CLEAR)
+            # Tokens before the patches may be left out behind the layers.
+            loses = _moved(leaving, 1) < _moved(entering[:, -leaving.shape[1] :], CLEAR)
             if not loses:
                 return False
     return loses

@@ -1,7 +1,10 @@
-"""Places where the tokens of a model can be read and replaced: at its modules, and behind its norms."""
+"""Places where the tokens of a model can be read and replaced: at its modules, and behind its norms.
+
+Letters in the einops patterns: b images, y x rows and columns of patches, d channels.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -9,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -51,8 +55,15 @@ class Boundary(TokenPlace):
             (name, tokens), *others = kwargs.items()
             return (), {name: change(tokens), **dict(others)}
 
-        def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            return change(output) if isinstance(output, Tensor) else (change(output[0]), *output[1:])
+        def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            if isinstance(output, Tensor):
+                return change(output)
+            if not isinstance(output, tuple | list):
+                raise ValueError(
+                    f"{type(module).__name__} returns a {type(output).__name__}, in which its tokens are not known: "
+                    "return them as a tensor, or first in a tuple"
+                )
+            return change(output[0]), *output[1:]
 
         if self.side == "input":
             handle = self.module.register_forward_pre_hook(before, with_kwargs=True)
@@ -83,6 +94,35 @@ class OneTime(TokenPlace):
         times = count()
         with self.place.changed(lambda tokens: change(tokens) if next(times) == self.number else tokens):
             yield
+
+
+@dataclass(frozen=True)
+class InSequence(TokenPlace):
+    """A place of patches in rows and columns, which are read and replaced as tokens (B, N, D)."""
+
+    place: TokenPlace
+    layout: Literal["b y x d", "b d y x"]
+
+    @contextmanager
+    def changed(self, change: Change) -> Iterator[None]:
+        """Within the context, replace the tokens at this place by ``change(tokens)``."""
+
+        def change_patches(patches: Tensor) -> Tensor:
+            rows = patches.shape[self.layout.split().index("y")]
+            tokens = change(rearrange(patches, f"{self.layout} -> b (y x) d"))
+            return rearrange(tokens, f"b (y x) d -> {self.layout}", y=rows)
+
+        with self.place.changed(change_patches):
+            yield
+
+
+def tokens_at(place: TokenPlace, shape: Sequence[int], counts: Collection[int]) -> TokenPlace | None:
+    """Return a place as one of tokens (B, N, D), if what passes there has the shape of so many, or None."""
+    if len(shape) == 3 and shape[1] in counts:
+        return place
+    if len(shape) == 4 and shape[1] * shape[2] in counts:
+        return InSequence(place, "b y x d")
+    return InSequence(place, "b d y x") if len(shape) == 4 and shape[2] * shape[3] in counts else None
 
 
 class _NormsChanged(TorchFunctionMode):

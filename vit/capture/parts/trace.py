@@ -4,7 +4,6 @@ Every library names its parts differently, and changes the names. The order stay
 layer, each attention lies within a layer, and a last norm follows.
 """
 
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +32,7 @@ class Parts:
     layers: list[Boundary] = field(default_factory=list)  # the input of each layer: the residual stream before it
     # Where the tokens that enter the attention of each layer may be: the outputs of norms before it, in order, then the
     # input of the layer. ``attention_input`` tells.
-    before_attention: list[list[Boundary]] = field(default_factory=list)
+    before_attention: list[list[TokenPlace]] = field(default_factory=list)
     last: Boundary | None = None  # the input of the final norm; None if there is none. ``end_of_stream`` finds it
 
 
@@ -81,15 +80,19 @@ class Trace:
     def behind_layers(self) -> list[tuple[TokenPlace, torch.Size]]:
         """Return the places after the last attention of all tokens, and the shape of what passes them, in order."""
         first = self.attentions[-1].num_before
-        times = Counter[Boundary]()
         # A norm comes between two events of modules, such as the input and the output of its own module.
         found: list[tuple[float, TokenPlace, torch.Size]]
         found = [(norm.num_before - 0.5, norm.place, norm.shape) for norm in self.norms if norm.num_before >= first]
-        for number, event in enumerate(self.tokens):
-            if number >= first:
-                found.append((number, OneTime(event.boundary, times[event.boundary]), event.shape))
-            times[event.boundary] += 1
+        found += [
+            (number, self.place_of(number), self.tokens[number].shape) for number in range(first, len(self.tokens))
+        ]
         return [(place, shape) for _, place, shape in sorted(found, key=itemgetter(0))]
+
+    def place_of(self, number: int) -> TokenPlace:
+        """Return the place of an event, at its own time if tokens pass the place more than once."""
+        boundary = self.tokens[number].boundary
+        times = [other for other, event in enumerate(self.tokens) if event.boundary == boundary]
+        return boundary if len(times) == 1 else OneTime(boundary, times.index(number))
 
 
 def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
@@ -157,27 +160,30 @@ def find_parts(trace: Trace, num_tokens: int) -> tuple[Parts, list[Boundary]]:
         entry and entry.boundary,
         layer_names,
         [event.boundary for event in layers],
-        [[event.boundary for event in (*of_layer, layer)] for of_layer, layer in zip(norms, layers, strict=True)],
+        [[*of_layer, layer.boundary] for of_layer, layer in zip(norms, layers, strict=True)],
     )
     return parts, [event.boundary for event in events[end + 1 :] if event.boundary.side == "input"]
 
 
-def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[TokenEvent]:
-    """Return the outputs of the norms between the input of a layer and its attention.
+def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[TokenPlace]:
+    """Return the outputs of the norms between the input of a layer and its attention: of modules, then of functions.
 
     A norm gives the same for tokens of twice the length. Those over batches and others that need more than tokens are
     told by having no matrix.
     """
-    before = trace.tokens[trace.tokens.index(layer) : attention.num_before]
-    return [
-        event
-        for event in before
+    start = trace.tokens.index(layer)
+    before = enumerate(trace.tokens[start : attention.num_before], start)
+    modules = [
+        trace.place_of(number)
+        for number, event in before
         if event.boundary.side == "output"
         and event.shape == layer.shape
         and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
         and not _projects(event.boundary.module)
         and _normalises(event.boundary.module, event.shape)
     ]
+    functions = (norm for norm in trace.norms if start < norm.num_before <= attention.num_before)
+    return [*modules, *(norm.place for norm in functions if norm.shape == layer.shape)]
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from einops import einsum, reduce, repeat
 from torch import Tensor
 
 from vit.capture.attention import capture_unchecked, run_intercepted
+from vit.capture.interception.eager import as_written
 from vit.capture.parts.logits import logits_of
 from vit.capture.parts.residual_places import check_passed_once
 from vit.explain.maps.rollout import (
@@ -173,7 +174,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
             f"legrad reads the head from every layer, but tokens of the layers of {type(subject.model).__name__} have "
             f"different shapes ({', '.join(map(str, sorted(shapes)))}): choose 'relevance'"
         )
-    with torch.enable_grad():
+    with torch.enable_grad(), as_written():  # else a checkpoint computes the end again, from the model's own tokens
         scores = reduce(_scores_of_layers(subject, outputs), "l b -> l", "sum").unbind()
     maps = []
     for layer in range(start_layer, anatomy.depth):

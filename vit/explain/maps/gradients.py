@@ -38,8 +38,8 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
         layer: Index of the layer, from 0; negative indices count from the end.
 
     Raises:
-        ValueError: If there is no such layer, no module for each layer takes its tokens, layers share a norm, or
-            neither a norm nor the input of the layer has what enters its attention.
+        ValueError: If there is no such layer, no module for each layer takes its tokens, or neither a norm nor the
+            input of the layer has what enters its attention.
     """
     subject.anatomy.check_in_order()
     anatomy, name = subject.anatomy, type(subject.model).__name__
@@ -53,11 +53,6 @@ def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
         raise ValueError(
             f"no module of {name} returns the tokens that enter the attention of layer {layer}, so gradcam cannot read "
             "them: choose 'relevance'"
-        )
-    if any(place.module is other.module for number, of in enumerate(places) for other in of if number != layer):
-        raise ValueError(
-            f"layers of {name} share a norm, so the tokens of one layer cannot be told from those of another: choose "
-            "'relevance'"
         )
     subject.check_patches_kept([layer])
     kept: list[Tensor] = []
