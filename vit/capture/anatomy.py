@@ -91,6 +91,10 @@ class Anatomy:
         The shares sum to one. If only the class token is read, it has share 1. Each of N averaged tokens has share
         1 / N. The tokens with a share are the read-out tokens.
 
+        The last tokens are those behind the final norm, if a module or a norm of torch returns all of them at once, or
+        all patches and nothing else is read. If not, such as where class token and patches have a norm each, they are
+        those before it: a norm divides each by its length, so that long tokens then have smaller shares.
+
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or
                 anything but the last tokens.
@@ -112,9 +116,9 @@ class Anatomy:
         if self.reads_more:
             raise ValueError(
                 f"the logits of {self.model} read more than its last tokens, such as tokens of an earlier layer, of a "
-                "second stream or pixels, or its last layer mixes tokens beside its attention, so no row of attention "
-                "leads to all: choose occlusion, input_gradient, integrated_gradients or smoothgrad, or read the "
-                "weights alone by capture_attention"
+                "second stream or pixels, or its last layer mixes tokens beside its attention, or they are never in "
+                "one tensor, so no row of attention leads to all: choose occlusion, input_gradient, "
+                "integrated_gradients or smoothgrad, or read the weights alone by capture_attention"
             )
         if self.enters_otherwise:
             raise ValueError(
