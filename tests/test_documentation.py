@@ -268,12 +268,15 @@ def test_the_advice_on_maps_follows_from_every_training():
     low, high = (choose(of_packaged, key=of_packaged.get) for choose in (min, max))
     text = " ".join(TEXT[ROOT / "docs/trust.md"].split())
     ends = " to ".join(f"{100 * of_packaged[layer]:.0f} % (layer {layer})" for layer in (low, high))
-    assert f"In one layer alone, it changes {ends}, and {min(means):.0f} to {max(means):.0f} % in the smaller" in text
+    assert (
+        f"in one layer alone, {ends} of the packaged model's predictions change, and {min(means):.0f} to "
+        f"{max(means):.0f} % in the smaller" in text
+    )
     of_all, (of_all_packaged,) = ([flips_of_all_layers(cell) for cell in each] for each in (trained, [packaged]))
     changed = round(of_all_packaged * packaged["images"])
     assert (
-        f"in all layers at once, {changed} of {packaged['images']} predictions of the packaged model change, and "
-        f"{100 * statistics.mean(of_all):.0f} % of those of" in text
+        f"in all layers at once, {100 * of_all_packaged:.0f} % of the packaged model's predictions change ({changed} of "
+        f"{packaged['images']} images), and {100 * statistics.mean(of_all):.0f} % of those of" in text
     )
 
 

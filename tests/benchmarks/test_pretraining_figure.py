@@ -30,7 +30,7 @@ def test_each_share_that_was_measured_has_a_panel_with_the_means(tmp_path, monke
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
     draw_pretraining(CELLS, {0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}, tmp_path / "a.png")
     few, many = drawn[0].axes
-    assert [few.get_title(), many.get_title()] == ["10 %", "100 %"]
+    assert [few.get_title(), many.get_title()] == ["with 10 %", "with 100 %"]
     assert [text.get_text() for text in few.texts] == ["60.0", "80.0", "40.0", "30.0"]
     assert [text.get_text() for text in many.texts] == ["25.0", "20.0"]
     assert set(pretraining_figure.ROWS) >= {"mae", "sigreg", "dino"}
