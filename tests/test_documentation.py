@@ -273,10 +273,10 @@ def test_the_advice_on_maps_follows_from_every_training():
         f"{max(means):.0f} % in the smaller" in text
     )
     of_all, (of_all_packaged,) = ([flips_of_all_layers(cell) for cell in each] for each in (trained, [packaged]))
-    changed = round(of_all_packaged * packaged["images"])
+    count = packaged["images"]
     assert (
-        f"in all layers at once, {100 * of_all_packaged:.0f} % of the packaged model's predictions change ({changed} of "
-        f"{packaged['images']} images), and {100 * statistics.mean(of_all):.0f} % of those of" in text
+        f"in all layers at once, {100 * of_all_packaged:.0f} % of the packaged model's predictions change "
+        f"({round(of_all_packaged * count)} of {count} images), and {100 * statistics.mean(of_all):.0f} % of those of" in text
     )
 
 
