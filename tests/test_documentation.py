@@ -276,7 +276,8 @@ def test_the_advice_on_maps_follows_from_every_training():
     count = packaged["images"]
     assert (
         f"in all layers at once, {100 * of_all_packaged:.0f} % of the packaged model's predictions change "
-        f"({round(of_all_packaged * count)} of {count} images), and {100 * statistics.mean(of_all):.0f} % of those of" in text
+        f"({round(of_all_packaged * count)} of {count} images), and {100 * statistics.mean(of_all):.0f} % of those of"
+        in text
     )
 
 
