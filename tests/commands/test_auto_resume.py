@@ -13,6 +13,7 @@ from tests.forked import forked
 from tests.tiny import TINY, run_command
 from vit.objectives.classify.objective import ViTClassifier
 from vit.runs import preemption
+from vit.support.files import HOST
 
 AUTO = ["fit", *TINY, "--experiment", "tiny", "--ckpt_path", "auto"]
 LONGER = ["--trainer.max_epochs", "3"]
@@ -58,6 +59,19 @@ def test_a_training_that_a_signal_stopped_goes_on_by_the_same_command_as_if_it_h
     with pytest.raises(SystemExit) as ended:
         run(*AUTO)
     assert ended.value.code == 0
+
+
+def test_a_finished_run_that_was_killed_before_its_report_gets_one_and_is_not_trained_again(finished, run, capsys):
+    (finished / "report.html").unlink()
+    left = finished / f".report.html.{HOST}.0.{2**22 + 1}.unfinished"  # of a process that no longer runs
+    left.write_text("<html>")
+    with pytest.raises(SystemExit) as ended:
+        run(*AUTO, "--seed_everything", "3")
+    assert ended.value.code == 0
+    assert "is finished; to train on" in capsys.readouterr().out
+    assert (finished / "report.html").read_text().endswith("</html>")
+    assert not left.exists()
+    assert not (finished.parent / "version_1").exists()
 
 
 def test_the_newest_whole_checkpoint_is_taken_and_a_damaged_one_named(finished, run, folder, capsys):

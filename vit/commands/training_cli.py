@@ -54,7 +54,7 @@ from vit.runs.optimized_network import OptimizedNetwork
 from vit.runs.predictions import PredictionWriter
 from vit.runs.preemption import Preemption
 from vit.runs.record import RunRecord
-from vit.runs.report import write_report
+from vit.runs.report import complete_report, write_report
 from vit.runs.results import read_results, sha256_of
 from vit.runs.same_split import SPLIT, SameSplit
 from vit.runs.same_start import SameStart
@@ -305,6 +305,7 @@ class ViTCLI(LightningCLI):
             return
         config, finished = origin / "config.yaml", read_results(origin).get("finished", False)
         if finished and config.exists() and has_same_length(config, self._get(self.config, "trainer")):
+            rank_zero_only(complete_report)(origin)
             print_once(f"{origin} is finished; to train on, set a larger {LENGTH}")
             raise SystemExit(0)
 

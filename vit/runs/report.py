@@ -13,7 +13,7 @@ from vit.runs.command_prefix import command_prefix
 from vit.runs.parts import part_in_words
 from vit.runs.results import known_scores, objective_of, read_results
 from vit.runs.tested_images import read_rows
-from vit.support.files import replacing
+from vit.support.files import replacing, sweep
 from vit.support.pages import data_url, page_templates
 from vit.support.picture_files import photographs_in
 from vit.support.share_interval import share_interval
@@ -21,6 +21,13 @@ from vit.training.description import SPACE, Picture
 from vit.training.objective import Objective
 
 CURVES = Picture("curves", "Training", "Loss, the monitored score and the learning rate over the epochs")
+
+
+def complete_report(folder: Path) -> None:
+    """Write the report of a finished run that was killed before it had one, and delete what the kill left."""
+    sweep(folder)
+    if not (folder / "report.html").exists():
+        write_report(folder)
 
 
 def write_report(folder: Path) -> Path:
