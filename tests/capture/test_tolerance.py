@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from vit.capture.tolerance import HALF_TOLERANCE, allowed_in_logits, tolerance
+from vit.capture.tolerance import HALF_TOLERANCE, allowed_in_logits, are_apart, tolerance
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, 1e-4), (torch.float32, 1e-4), (torch.float16, 0.05)])
@@ -55,3 +55,9 @@ def test_full_precision_moves_a_logit_by_a_share_of_what_images_move():
     allowed = allowed_in_logits(torch.nn.Identity(), logits, torch.tensor([1.0, 0.0, 0.5]).double(), 1e-4)
     assert_close(allowed[[0, 2]], torch.tensor([1e-4, 0.5e-4]).double())
     assert allowed[1] < 1e-9
+
+
+def test_classes_masked_by_infinity_are_equal_and_nan_and_other_infinities_are_not():
+    one = torch.tensor([1.0, 1.0, -torch.inf, torch.inf, torch.nan])
+    other = torch.tensor([1.05, 1.2, -torch.inf, -torch.inf, torch.nan])
+    assert are_apart(one, other, torch.full((5,), 0.1)).tolist() == [False, True, False, True, True]

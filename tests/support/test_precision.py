@@ -1,8 +1,8 @@
-"""Double precision on a device that has none."""
+"""Types of floats: the widest of several, and double precision on a device that has none."""
 
 import torch
 
-from vit.support.precision import in_double
+from vit.support.precision import in_double, widest_type
 
 
 class OnMps:
@@ -24,3 +24,9 @@ def test_numbers_of_a_device_without_float64_are_converted_on_the_cpu():
 
 def test_other_numbers_stay_on_their_device():
     assert in_double(torch.zeros(2, device="meta")).is_meta
+
+
+def test_the_widest_type_of_several_tensors_holds_all_and_is_no_half_type():
+    half, single, double = torch.ones(1).bfloat16(), torch.ones(1), torch.ones(1).double()
+    assert widest_type(half) == widest_type(half, single) == torch.float32
+    assert widest_type(half, double, single) == torch.float64

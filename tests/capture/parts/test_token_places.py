@@ -77,3 +77,15 @@ def test_tokens_in_an_object_of_ones_own_are_an_error_that_says_so():
     module = Wraps()
     with pytest.raises(ValueError, match="Wraps returns a Tokens, in which its tokens are not known"):
         seen_at(Boundary(module, "output"), lambda: module(TOKENS))
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_module_that_is_called_by_keyword_is_a_place_too(side):
+    class Doubles(nn.Module):
+        def forward(self, tokens, factor=2):
+            return factor * tokens
+
+    module = Doubles()
+    with Boundary(module, side).changed(lambda tokens: tokens + 1):
+        changed = module(tokens=TOKENS, factor=3)
+    assert torch.equal(changed, 3 * (TOKENS + 1) if side == "input" else 3 * TOKENS + 1)
