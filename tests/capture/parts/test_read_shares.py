@@ -329,12 +329,13 @@ UNEVEN = torch.arange(1.0, 16.0, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("weights", [torch.ones_like(UNEVEN) / 15, UNEVEN / UNEVEN.sum()], ids=["mean", "uneven"])
-@pytest.mark.parametrize("layout", ["patches", "rows and columns", "channels first"])
+@pytest.mark.parametrize("layout", ["patches", "rows and columns", "channels first", "images second"])
 def test_a_norm_of_the_patches_alone_is_read_like_one_of_all_tokens(layout, weights):
     """What it returns has fewer tokens, or is a map, and the other tokens are not read."""
     layouts = {
         "patches": lambda model, patches: model.norm(patches),
         "rows and columns": lambda model, patches: model.norm(patches.unflatten(1, (3, 5))).flatten(1, 2),
+        "images second": lambda model, patches: model.norm(patches.transpose(0, 1)).transpose(0, 1),
         "channels first": lambda model, patches: model.kept(model.norm(patches).mT.unflatten(2, (3, 5))).flatten(2).mT,
     }
 
@@ -350,3 +351,12 @@ def test_a_norm_of_the_patches_alone_is_read_like_one_of_all_tokens(layout, weig
     assert_close(examine(of_patches, IMAGES).readout, shares, **EXACT)
     for method in ("rollout", "relevance", "value"):
         assert_close(explain(of_patches, IMAGES, method), explain(of_all, IMAGES, method), **EXACT)
+
+
+def test_a_class_token_and_a_mean_are_read_behind_a_norm_of_tokens_that_stand_before_images():
+    def run(model, images):
+        tokens = model.norm(model.through(model.embed(images)).transpose(0, 1))
+        return model.head(one_and_mean(tokens.transpose(0, 1)))
+
+    shares = examine(invented(read=one_and_mean), IMAGES).readout
+    assert_close(examine(invented(run=run), IMAGES).readout, shares, **EXACT)

@@ -42,7 +42,7 @@ def test_one_time_is_changed_and_the_others_are_not(number):
 )
 def test_a_map_of_patches_is_changed_as_tokens(layout, shape):
     module = nn.Identity()
-    place = tokens_at(Boundary(module, "output"), shape, {6})
+    place = tokens_at(Boundary(module, "output"), shape, {6}, 2)
     assert place == InSequence(Boundary(module, "output"), layout)
     numbers = torch.arange(48.0).view(shape)
 
@@ -58,11 +58,20 @@ def test_a_map_of_patches_is_changed_as_tokens(layout, shape):
     assert torch.equal(changed, expected)
 
 
+def test_tokens_that_stand_before_images_are_changed_as_others():
+    module = nn.Identity()
+    place = tokens_at(Boundary(module, "output"), (6, 2, 4), {6}, 2)
+    with place.changed(lambda tokens: torch.cat([0 * tokens[:1], tokens[1:]])):
+        changed = module(TOKENS.transpose(0, 1))
+    assert torch.equal(changed, torch.stack([0 * TOKENS[0], TOKENS[1]], dim=1))
+
+
 def test_other_numbers_of_tokens_are_no_place():
     place = Boundary(nn.Identity(), "output")
-    assert tokens_at(place, (2, 6, 4), {5, 6}) is place
-    assert tokens_at(place, (2, 7, 4), {5, 6}) is None
-    assert tokens_at(place, (2, 7, 4, 3), {5, 6}) is None
+    assert tokens_at(place, (2, 6, 4), {5, 6}, 2) is place
+    assert tokens_at(place, (2, 7, 4), {5, 6}, 2) is None
+    assert tokens_at(place, (6, 3, 4), {5, 6}, 2) is None
+    assert tokens_at(place, (2, 7, 4, 3), {5, 6}, 2) is None
 
 
 def test_tokens_in_an_object_of_ones_own_are_an_error_that_says_so():

@@ -47,7 +47,7 @@ def last_place(
         start: What ``check_unmixed`` returned.
     """
     counts = {num_tokens, num_tokens - num_prefix}
-    behind = (tokens_at(place, shape, counts) for place, shape in trace.behind_layers())
+    behind = (tokens_at(place, shape, counts, len(pair)) for place, shape in trace.behind_layers())
     places = [place for place in behind if place is not None][: -MOST_TRIED - 1 : -1]
     seen: dict[int, Tensor] = {}
     with ExitStack() as looks:

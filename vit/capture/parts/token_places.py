@@ -1,6 +1,6 @@
 """Places where the tokens of a model can be read and replaced: at its modules, and behind its norms.
 
-Letters in the einops patterns: b images, y x rows and columns of patches, d channels.
+Letters in the einops patterns: b images, n tokens, y x rows and columns of patches, d channels.
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 NORMS = (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm, F.normalize)
+
+LAYOUTS = {"b y x d": "b (y x) d", "b d y x": "b (y x) d", "n b d": "b n d"}
 
 Change = Callable[[Tensor], Tensor]
 
@@ -98,28 +100,31 @@ class OneTime(TokenPlace):
 
 @dataclass(frozen=True)
 class InSequence(TokenPlace):
-    """A place of patches in rows and columns, which are read and replaced as tokens (B, N, D)."""
+    """A place of tokens in another layout of ``LAYOUTS``, which are read and replaced as (B, N, D)."""
 
     place: TokenPlace
-    layout: Literal["b y x d", "b d y x"]
+    layout: str
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
         """Within the context, replace the tokens at this place by ``change(tokens)``."""
 
         def change_patches(patches: Tensor) -> Tensor:
-            rows = patches.shape[self.layout.split().index("y")]
-            tokens = change(rearrange(patches, f"{self.layout} -> b (y x) d"))
-            return rearrange(tokens, f"b (y x) d -> {self.layout}", y=rows)
+            sizes = dict(zip(self.layout.split(), patches.shape, strict=True))
+            tokens = change(rearrange(patches, f"{self.layout} -> {LAYOUTS[self.layout]}"))
+            rows = {"y": sizes["y"]} if "y" in sizes else {}
+            return rearrange(tokens, f"{LAYOUTS[self.layout]} -> {self.layout}", **rows)
 
         with self.place.changed(change_patches):
             yield
 
 
-def tokens_at(place: TokenPlace, shape: Sequence[int], counts: Collection[int]) -> TokenPlace | None:
+def tokens_at(place: TokenPlace, shape: Sequence[int], counts: Collection[int], num_images: int) -> TokenPlace | None:
     """Return a place as one of tokens (B, N, D), if what passes there has the shape of so many, or None."""
     if len(shape) == 3 and shape[1] in counts:
         return place
+    if len(shape) == 3 and shape[0] in counts and shape[1] == num_images:
+        return InSequence(place, "n b d")
     if len(shape) == 4 and shape[1] * shape[2] in counts:
         return InSequence(place, "b y x d")
     return InSequence(place, "b d y x") if len(shape) == 4 and shape[2] * shape[3] in counts else None
