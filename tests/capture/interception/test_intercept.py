@@ -34,10 +34,11 @@ def test_attention_image_by_image_is_refused(mix, message, images):
         explain(invented(Layer(mix)), images, "rollout")
 
 
-def test_threads_that_capture_at_once_leave_torch_as_it_was():
+@pytest.mark.parametrize("method", ["rollout", "gradcam", "legrad"])
+def test_threads_that_capture_at_once_leave_torch_as_it_was(method):
     before = torch.utils.checkpoint.CheckpointFunction
     models = [invented(Layer(), Layer()) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda model: explain(model, IMAGES, "rollout"), models))
+        found = list(threads.map(lambda model: explain(model, IMAGES, method), models))
     assert torch.utils.checkpoint.CheckpointFunction is before
     assert all(torch.equal(maps, found[0]) for maps in found)

@@ -1,6 +1,7 @@
 """Runs functions as they were written, so that what they call can be seen."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import torch.utils.checkpoint
 
 # Names of the generator around the function of a checkpoint, in different versions of torch.
 GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+ONE_AT_A_TIME = threading.RLock()
 
 
 class _Plain:
@@ -27,9 +29,12 @@ def _nothing(*_: Any, **__: Any) -> Iterator[None]:
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Within the context, compiled functions run uncompiled, and ``checkpoint`` only calls its function."""
+    """Within the context, compiled functions run uncompiled, and ``checkpoint`` only calls its function.
+
+    Other threads wait, since what is replaced belongs to the process.
+    """
     module = torch.utils.checkpoint
-    with ExitStack() as stack:
+    with ONE_AT_A_TIME, ExitStack() as stack:
         # A checkpoint computes again in the backward pass, after the interception. Torch has no public switch.
         stack.enter_context(patch.object(module, "CheckpointFunction", _Plain))
         for name in (name for name in GENERATORS if hasattr(module, name)):

@@ -9,7 +9,6 @@ not the attention of whole images, so their ``weights`` method is called instead
 Letters in the einops patterns: b batch, n queries, m keys, h heads.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.attention.mechanisms.mechanism import Mechanism
-from vit.capture.interception.eager import as_written
+from vit.capture.interception.eager import ONE_AT_A_TIME, as_written
 from vit.capture.interception.followed import FollowedWeights
 from vit.capture.interception.fused import multi_head, scaled_dot_product
 from vit.capture.interception.products import FUNCTIONS
@@ -38,7 +37,6 @@ CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
 # Models with values of half precision in their last interception, as within an autocast of their own.
 HALF_PRECISION_MODELS: WeakSet[nn.Module] = WeakSet()
 
-ONE_AT_A_TIME = threading.RLock()  # what an interception replaces belongs to the process
 
 EXPLICIT: dict[Callable[..., Any], Callable[..., Any]] = FUNCTIONS | {
     F.scaled_dot_product_attention: scaled_dot_product,
