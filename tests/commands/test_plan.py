@@ -79,7 +79,7 @@ class Own(LightningDataModule):
 
 
 def test_data_are_measured_in_images_whatever_a_batch_is_and_named_where_they_are_the_limit(monkeypatch):
-    monkeypatch.setattr("vit.commands.plan.SECONDS", 1.0)
+    monkeypatch.setattr("vit.commands.plan.SECONDS", 0.5)
     said = r"data path of this machine: (\d+) images/s, ([\d.]+) of what is needed: the data would be the limit"
     speed, share = map(float, re.fullmatch(said, data_line(Own(12), needed=200.0)).groups())
     assert 20 < speed <= 50
