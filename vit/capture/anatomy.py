@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,12 +21,14 @@ from vit.capture.checks.places import check_places, no_patches_error
 from vit.capture.checks.steady import check_logits_unchanged
 from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.parts.footprint import find_cells
+from vit.capture.parts.last_norms import last_norms
 from vit.capture.parts.last_tokens import last_place, last_result, pooled_row_fixes_logits
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import AFTER_LAYERS, check_last_rows, check_same_orders, token_orders
 from vit.capture.parts.patches import Layout, find_patches
 from vit.capture.parts.read_shares import Reading
 from vit.capture.parts.residual_places import end_of_stream, hold_residual_stream
+from vit.capture.parts.token_places import seen_at, seen_norms
 from vit.capture.parts.trace import Parts, Trace, find_parts, trace_forward
 from vit.capture.remedy import CHOOSE_OTHERS
 
@@ -91,9 +94,10 @@ class Anatomy:
         The shares sum to one. If only the class token is read, it has share 1. Each of N averaged tokens has share
         1 / N. The tokens with a share are the read-out tokens.
 
-        The last tokens are those behind the final norm, if a module or a norm of torch returns all of them at once, or
-        all patches and nothing else is read. If not, such as where class token and patches have a norm each, they are
-        those before it: a norm divides each by its length, so that long tokens then have smaller shares.
+        The last tokens are those behind the final norm, even if it is called for some tokens at a time, such as for the
+        class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, or
+        a norm that is neither, the last tokens are those before it: a norm divides each by its length, so that long
+        tokens then have smaller shares.
 
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or
@@ -174,8 +178,12 @@ def _check_passes(model: nn.Module, pair: Tensor) -> tuple[Trace, tuple[int, ...
         several, logits = projected_attentions(model, pair)
         usual = moved_by_images(model, two_of(pair[:1]))
         check_logits_unchanged(model, usual, logits, result_of(model(pair)))
-        each_alone = [projected_attentions(model, one) for one in pair.split(1)]
+        norms_alone: list[int] = []
+        with seen_norms(lambda number, _: norms_alone.append(number)):
+            each_alone = [projected_attentions(model, one) for one in pair.split(1)]
     trace, _ = trace_forward(model, pair)
+    if len(norms_alone) != len(pair) * len(trace.norms):
+        trace.norms.clear()  # a norm is called for each image, so the number of a norm is another in another batch
     if not trace.attentions or len(trace.pooling) > 1:
         raise ValueError(
             f"{type(model).__name__} has {len(trace.attentions)} attentions of all tokens and {len(trace.pooling)} of "
@@ -258,21 +266,28 @@ def _find_reading(
         start: What ``check_unmixed`` returned.
     """
     image, pooled = pair[:1], bool(trace.pooling)
-    last, place, result = trace.attentions[-1].call, None, None
+    last, known, result = trace.attentions[-1].call, None, None
     if pooled:
         reads_more = not pooled_row_fixes_logits(model, pair, calls[-1])
     else:
-        place = last_place(model, pair, trace, calls, num_tokens, num_prefix, start)
-        result = None if place else last_result(model, pair, calls, last, num_tokens, start)
-        reads_more = place is None and result is None
-    watched = (place.seen,) if place else ()
+        known = last_place(model, pair, trace, calls, num_tokens, num_prefix, start)
+        result = None if known else last_result(model, pair, calls, last, num_tokens, start)
+        reads_more = known is None and result is None
+    watched = (partial(seen_at, [known.place]),) if known else ()
     orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
     check_same_orders(model, orders, of_other)
-    order = orders.pop(AFTER_LAYERS, None) if place else orders.get(last)
-    reading = Reading(place, last, num_tokens, order)
+    order = orders.pop(AFTER_LAYERS, None) if known else orders.get(last)
+    reading = Reading(None, last, num_tokens, order)
+    if known:
+        tokens = known.tokens if order is None else known.tokens[order.argsort()]
+        reading = replace(reading, place=known.place, behind=(replace(known, tokens=tokens),))
     shares = reading.shares(model, pair)
+    if known and ((shares > 0).sum(dim=1) > 1).any():  # the share of one token is 1 anywhere
+        norms = last_norms(model, pair, trace, calls, num_tokens, known.place)
+        reading = replace(reading, behind=tuple(norms) or reading.behind)
+        shares = reading.shares(model, pair)
     if result is not None:
-        at_result = Reading(place, last, num_tokens, order, result)
+        at_result = replace(reading, result=result)
         exact = at_result.shares(model, pair)
         # The order of tokens in the result of a function is not known. For a mean of tokens, it does not matter.
         if _are_even(exact) and torch.equal(exact > 0, shares > 0):

@@ -360,3 +360,105 @@ def test_a_class_token_and_a_mean_are_read_behind_a_norm_of_tokens_that_stand_be
 
     shares = examine(invented(read=one_and_mean), IMAGES).readout
     assert_close(examine(invented(run=run), IMAGES).readout, shares, **EXACT)
+
+
+def functional(norm, tokens):
+    return F.layer_norm(tokens, (WIDTH,), norm.weight, norm.bias)
+
+
+def grouped(norm, tokens):
+    return F.group_norm(tokens.flatten(0, 1), 1, norm.weight, norm.bias).reshape(tokens.shape)
+
+
+def mixed_up(norm, tokens):
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+    return norm(tokens[:, order])[:, order.argsort()]
+
+
+NORMED = {
+    "class token apart": lambda norm, t: torch.cat([functional(norm, t[:, :1]), norm(t[:, 1:])], dim=1),
+    "class token (B, D) and a map": lambda norm, t: torch.cat(
+        [norm(t[:, 0])[:, None], norm(t[:, 1:].unflatten(1, (3, 5))).flatten(1, 2)], dim=1
+    ),
+    "halves": lambda norm, t: torch.cat([norm(t[:, :7]), norm(t[:, 7:])], dim=1),
+    "token by token": lambda norm, t: torch.stack([norm(token) for token in t.unbind(1)], dim=1),
+    "all images in a row": lambda norm, t: norm(t.flatten(0, 1)).unflatten(0, t.shape[:2]),
+    "all images in a row, tokens first": lambda norm, t: (
+        norm(t.transpose(0, 1).flatten(0, 1)).unflatten(0, (16, len(t))).transpose(0, 1)
+    ),
+    "group norm of rows": grouped,
+    "native": lambda norm, t: torch.native_layer_norm(t, [WIDTH], norm.weight, norm.bias, norm.eps)[0],
+    "patches backwards": lambda norm, t: torch.cat([norm(t[:, :1]), norm(t[:, 1:].flip(1)).flip(1)], dim=1),
+    "another order": mixed_up,
+    "twice": lambda norm, t: torch.cat([norm(t[:, :1]), norm(norm(t[:, 1:]))], dim=1),
+}
+
+
+@pytest.mark.parametrize("way", NORMED)
+@pytest.mark.parametrize("count", [1, 3])
+def test_tokens_that_are_normed_apart_are_read_behind_their_norms(way, count):
+    def run(model, images):
+        return model.head(one_and_mean(NORMED[way](model.norm, model.through(model.embed(images)))))
+
+    images = IMAGES[:count]
+    model, of_all = invented(run=run), invented(read=one_and_mean)
+    if way == "twice":  # the norm of the patches would change them again
+        nn.init.ones_(model.norm.weight), nn.init.zeros_(model.norm.bias)
+        nn.init.ones_(of_all.norm.weight), nn.init.zeros_(of_all.norm.bias)
+        model.norm.eps = of_all.norm.eps = 0
+    expected = Subject(of_all, images).readout
+    assert_close(model(images), of_all(images))
+    assert_close(Subject(model, images).readout, expected, **EXACT)
+    assert (expected[:, 3] > 3 * expected[:, 4]).all()
+
+
+def test_registers_behind_the_patches_that_no_norm_gets_have_no_share():
+    weights = torch.linspace(1, 2, 9, dtype=torch.float64)
+
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        return model.head(torch.einsum("n,bnd->bd", weights, model.norm(tokens[:, 1:10])))
+
+    shares = examine(invented(run=run), IMAGES).readout
+    expected = torch.zeros(16, dtype=torch.float64)
+    expected[1:10] = weights / weights.sum()
+    assert_close(shares, expected, **EXACT)
+
+
+@pytest.mark.parametrize("beside", ["a token without a norm", "a norm of a mean"])
+def test_tokens_are_read_before_norms_that_do_not_get_all_of_them(beside):
+    """A norm of one token alone, beside tokens of another length, would give shares in two units."""
+
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        others = tokens[:, 1:].mean(dim=1)
+        others = others if beside == "a token without a norm" else model.other(others)
+        return model.head(model.norm(tokens[:, 0]) + others)
+
+    model, last = invented(run=run), []
+    model.other = nn.LayerNorm(WIDTH).double()
+    with model.layers[-1].register_forward_hook(lambda _, __, output: last.append(output)):
+        model(IMAGES)
+
+    def logits_of(tokens):
+        others = tokens[:, 1:].mean(dim=1)
+        others = others if beside == "a token without a norm" else model.other(others)
+        return model.head(model.norm(tokens[:, 0]) + others)
+
+    jacobians = [torch.autograd.functional.jacobian(logits_of, tokens[None])[0, :, 0] for tokens in last[0]]
+    norms = torch.stack([jacobian.square().sum(dim=(0, 2)).sqrt() for jacobian in jacobians])
+    assert_close(Subject(model, IMAGES).readout, norms / norms.sum(dim=1, keepdim=True), **EXACT)
+
+
+def test_norms_whose_number_follows_from_the_number_of_images_are_no_places():
+    """A norm for each image in the stem, so that the final norm has another number in another batch."""
+
+    def run(model, images):
+        tokens = torch.stack([model.norm(tokens) for tokens in model.embed(images)])
+        tokens = model.through(tokens)
+        return model.head(one_and_mean(torch.cat([model.norm(tokens[:, :1]), model.norm(tokens[:, 1:])], dim=1)))
+
+    model = invented(run=run)
+    for count in (1, 2, 3):
+        shares = Subject(model, IMAGES[:count]).readout
+        assert_close(shares[:1], Subject(model, IMAGES[:1]).readout, **EXACT)

@@ -5,9 +5,19 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
-from vit.capture.parts.token_places import Boundary, EveryNorm, InSequence, OneTime, tokens_at
+from vit.capture.parts.token_places import (
+    Boundary,
+    InSequence,
+    NormResult,
+    OneTime,
+    changed_at,
+    seen_norms,
+    some_tokens_at,
+    tokens_at,
+)
 
 TOKENS = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -19,14 +29,41 @@ def seen_at(place, run):
     return seen
 
 
-def test_every_norm_is_seen_be_it_a_module_or_a_function():
-    def run():
-        nn.LayerNorm(4)(TOKENS), nn.Linear(4, 4)(TOKENS)
-        F.normalize(TOKENS, dim=-1), nn.RMSNorm(4)(TOKENS), TOKENS.softmax(dim=-1)
+def norms_of(tokens):
+    """Five norms, modules and functions, beside functions that are none."""
+    nn.Linear(4, 4)(tokens), tokens.softmax(dim=-1)
+    return [
+        nn.LayerNorm(4)(tokens),
+        F.normalize(tokens, dim=-1),
+        nn.RMSNorm(4)(tokens),
+        nn.GroupNorm(1, 4)(tokens[0]),
+        torch.native_layer_norm(tokens, [4], None, None, 1e-5)[0],
+    ]
 
-    expected = [F.layer_norm(TOKENS, (4,)), F.normalize(TOKENS, dim=-1), F.rms_norm(TOKENS, (4,))]
-    for seen, norm in zip(seen_at(EveryNorm(), run), expected, strict=True):
-        torch.testing.assert_close(seen, norm)
+
+def test_each_norm_is_seen_with_its_number_be_it_a_module_or_a_function():
+    seen = {}
+    with seen_norms(seen.__setitem__):
+        expected = norms_of(TOKENS)
+    assert [*seen] == [0, 1, 2, 3, 4]
+    torch.testing.assert_close([*seen.values()], expected)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_one_norm_is_changed_and_the_others_are_not(number):
+    with NormResult(number).changed(lambda tokens: 0 * tokens):
+        results = norms_of(TOKENS)
+    assert [bool(result.any()) for result in results] == [other != number for other in range(5)]
+
+
+def test_several_places_are_changed_in_one_pass_each_in_its_own_way():
+    module = nn.Identity()
+    places = [NormResult(1), Boundary(module, "input"), InSequence(NormResult(3), "b d")]
+    with changed_at(places, lambda index, tokens: tokens + 10 ** (index + 1)):
+        results = [*norms_of(TOKENS), module(TOKENS)]
+    moved = [0, 10, 0, 1000, 0, 100]
+    for result, usual, much in zip(results, [*norms_of(TOKENS), TOKENS], moved, strict=True):
+        torch.testing.assert_close(result, usual + much)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -43,7 +80,7 @@ def test_one_time_is_changed_and_the_others_are_not(number):
 def test_a_map_of_patches_is_changed_as_tokens(layout, shape):
     module = nn.Identity()
     place = tokens_at(Boundary(module, "output"), shape, {6}, 2)
-    assert place == InSequence(Boundary(module, "output"), layout)
+    assert (place.place, place.layout) == (Boundary(module, "output"), layout)
     numbers = torch.arange(48.0).view(shape)
 
     def first_alone(tokens):
@@ -72,6 +109,33 @@ def test_other_numbers_of_tokens_are_no_place():
     assert tokens_at(place, (2, 7, 4), {5, 6}, 2) is None
     assert tokens_at(place, (6, 3, 4), {5, 6}, 2) is None
     assert tokens_at(place, (2, 7, 4, 3), {5, 6}, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "sequence", "sizes"),
+    [
+        ("b n d", "b n d", {}),
+        ("n b d", "b n d", {}),
+        ("b d", "b 1 d", {}),
+        ("(b n) d", "b n d", {"b": 2}),
+        ("(n b) d", "b n d", {"b": 2}),
+        ("b y x d", "b (y x) d", {"y": 2}),
+    ],
+)
+def test_some_tokens_are_changed_in_one_of_the_ways_that_their_shape_allows(layout, sequence, sizes):
+    tokens = TOKENS[:, :1] if sequence == "b 1 d" else TOKENS
+    numbers = rearrange(torch.arange(2.0 * tokens.shape[1]), "(b n) -> b n 1", b=2)
+    module, found = nn.Identity(), []
+    given = rearrange(tokens, f"{sequence} -> {layout}", **sizes)
+    for place in some_tokens_at(Boundary(module, "output"), given.shape, 6, 2):
+        with place.changed(lambda seen: seen + numbers):
+            found.append(rearrange(module(given), f"{layout} -> {sequence}", **sizes))
+    assert any(torch.equal(changed, tokens + numbers) for changed in found)
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 4), (7, 2, 4), (14, 4), (5, 4), (2, 2, 4, 4), (3, 2, 3, 4), (2,)])
+def test_more_tokens_than_there_are_or_other_axes_are_no_way(shape):
+    assert some_tokens_at(Boundary(nn.Identity(), "output"), shape, 6, 2) == []
 
 
 def test_tokens_in_an_object_of_ones_own_are_an_error_that_says_so():

@@ -18,7 +18,7 @@ from vit.capture.experiments.moved import COARSE, UNITS, noise_like
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import STRENGTHS
-from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.token_places import TokenPlace
 
 AT_ONCE = 8  # images whose values of all layers are in memory
 PEAKED = 3.0  # standard deviation of the logits of the weights that are added
@@ -34,7 +34,7 @@ class Lost(NamedTuple):
 
 @torch.no_grad()
 def lost_tokens(
-    model: nn.Module, images: Tensor, calls: Sequence[int], depth: int, place: Boundary | None, read: Tensor
+    model: nn.Module, images: Tensor, calls: Sequence[int], depth: int, place: TokenPlace | None, read: Tensor
 ) -> Lost | None:
     """Return tokens that do not take what an attention gives them; None if all do.
 
@@ -62,7 +62,7 @@ def lost_tokens(
     return None
 
 
-def _first_suspects(state: Tensor, read: Tensor, place: Boundary | None, is_last: bool) -> Tensor:
+def _first_suspects(state: Tensor, read: Tensor, place: TokenPlace | None, is_last: bool) -> Tensor:
     """Return which tokens that a layer leads to are looked at, (B, M): all but a class token that enters behind it.
 
     Of those after the last layer, only the ones that the logits read matter, (B, N).
@@ -82,7 +82,7 @@ def _states(
     model: nn.Module,
     images: Tensor,
     calls: Sequence[int],
-    place: Boundary | None,
+    place: TokenPlace | None,
     layer: int | None = None,
     strength: float = 0.0,
 ) -> list[Tensor]:

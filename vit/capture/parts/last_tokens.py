@@ -22,7 +22,7 @@ from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.eager import as_written
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.token_places import TokenPlace, tokens_at
+from vit.capture.parts.token_places import KnownTokens, TokenPlace, changed_at, tokens_at
 from vit.capture.parts.trace import Trace
 
 MOST_TRIED = 12  # places after the last attention
@@ -32,10 +32,10 @@ MOST_RESULTS = 48  # of functions after the last attention
 @torch.no_grad()
 def last_place(
     model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, num_prefix: int, start: int
-) -> TokenPlace | None:
+) -> KnownTokens | None:
     """Return the latest place that holds the last tokens, all of them (B, N, D) or the patches alone, or None.
 
-    It is the input or the output of a module, or what a norm returns.
+    It is the input or the output of a module, or what a norm returns. Its tokens are taken to stand in order.
 
     Args:
         model: A ViT in eval mode.
@@ -56,31 +56,35 @@ def last_place(
         change_halves(model, pair[:1], calls, num_tokens, start, looks)
     unmixed = [number for number in sorted(seen) if num_tokens < 2 or is_unmixed(seen[number])]
     usual = moved_by_images(model, pair)
-    return next((places[number] for number in unmixed if fixes_logits(model, places[number], pair, usual)), None)
+    found = next((number for number in unmixed if fixes_logits(model, places[number], pair, usual)), None)
+    return None if found is None else KnownTokens(places[found], torch.arange(num_tokens)[-seen[found].shape[1] :])
 
 
 @torch.no_grad()
-def fixes_logits(model: nn.Module, place: TokenPlace, pair: Tensor, usual: Tensor | None = None) -> bool:
+def fixes_logits(
+    model: nn.Module, places: TokenPlace | Sequence[TokenPlace], pair: Tensor, usual: Tensor | None = None
+) -> bool:
     """Return whether images (B, C, H, W) have equal logits if all get the tokens of the first at a place.
 
     If the place is passed several times, the answer is no, because the first time would be changed too.
 
     Args:
         model: A ViT in eval mode.
-        place: The place.
+        places: The place, or several, at all of which the tokens are exchanged.
         pair: The images.
         usual: What ``moved_by_images`` returns for them; None computes it.
     """
-    passed = []
+    several = [places] if isinstance(places, TokenPlace) else places
+    passed: list[int] = []
 
-    def of_first(tokens: Tensor) -> Tensor:
-        passed.append(tokens)
+    def of_first(index: int, tokens: Tensor) -> Tensor:
+        passed.append(index)
         return tokens[:1].expand_as(tokens).clone()  # to which a layer may add in place
 
-    with as_written(), place.changed(of_first):
+    with as_written(), changed_at(several, of_first):
         logits = result_of(model(and_first(pair)))
     usual = moved_by_images(model, pair) if usual is None else usual
-    return len(passed) == 1 and are_equal(logits, usual)
+    return sorted(passed) == [*range(len(several))] and are_equal(logits, usual)
 
 
 @torch.no_grad()

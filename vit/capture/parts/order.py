@@ -17,6 +17,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from vit.capture.experiments.identity_pass import unmoved
+from vit.capture.experiments.moved import changes, rounding
 from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.head_order import intercept
 from vit.capture.remedy import CHOOSE_OTHERS
@@ -27,8 +28,8 @@ CLEAR = 30.0  # if the order changed, tokens must move this many times more with
 
 Orders = Mapping[int, Tensor]
 AFTER_LAYERS = -1  # in place of the number of a call: the tokens after the last layer
-TokenPlace = tuple[int, str]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and "tokens"
-Watch = Callable[[Callable[[Tensor], object]], AbstractContextManager[None]]
+Where = tuple[int, str | int]  # number of a call, and "values" or "queries"; or AFTER_LAYERS and the index of a place
+Watch = Callable[[Callable[[int, Tensor], object]], AbstractContextManager[None]]
 
 
 def token_orders(
@@ -47,8 +48,8 @@ def token_orders(
         image: One image, (1, C, H, W).
         calls: Numbers of the attention calls that are layers, in order. The last one may have a single query.
         num_tokens: Number N of tokens in the first of them.
-        watch_last: Called with a function that looks at the tokens (k, N, D) after the last layer; returns a context.
-            Their order has the number ``AFTER_LAYERS``.
+        watch_last: Called with a function that looks at the index of a place after the last layer, 0, and its tokens
+            (k, N, D); returns a context. Their order has the number ``AFTER_LAYERS``.
 
     Raises:
         ValueError: If the tokens of a call are in no order that can be found, or the order of the queries of the last
@@ -70,7 +71,7 @@ def token_orders(
         call, part = where
         order = None if sources is None else sources.argsort(stable=True)
         if order is None or not torch.equal(found.setdefault(call, order), order):
-            raise _lost(model, "after the last one" if call < 0 else f"{part} of attention {call}")
+            raise _lost(model, "after the last one" if call == AFTER_LAYERS else f"{part} of attention {call}")
     changed = {call: order for call, order in found.items() if not torch.equal(order, torch.arange(len(order)))}
     # The values of the last attention do not tell in which order its queries stand. Later places would show it.
     *before, last = found
@@ -78,6 +79,44 @@ def token_orders(
     if is_new and last in experiment.square and (last, "queries") not in moved:
         raise _lost(model, f"the keys of attention {last}, and perhaps its queries")
     return changed
+
+
+@torch.no_grad()
+def tokens_of_places(
+    model: nn.Module, image: Tensor, calls: Sequence[int], num_tokens: int, watch: Watch
+) -> dict[int, Tensor]:
+    """Return which tokens stand at places after the last layer, by the index of a place: (M,), -1 for new ones.
+
+    Places with a number that depends on two tokens are left out, and those whose tokens are not found.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image, (1, C, H, W).
+        calls: Numbers of the attention calls that are layers.
+        num_tokens: Number N of tokens.
+        watch: Called with a function that looks at the index of a place and its tokens (k, M, D); returns a context.
+    """
+    codes = _codes(num_tokens)
+    unchanged = torch.zeros_like(codes[:1])
+    sets = torch.cat([unchanged, codes, ~codes, unchanged])
+    found: dict[int, Tensor] = {}
+    for strength in STRENGTHS:
+        for (call, index), copies in _Experiment(model, image, calls, watch, strength).tokens(sets).items():
+            if call == AFTER_LAYERS and len(copies) == len(sets) and (numbers := _numbers(copies)) is not None:
+                found.setdefault(index, numbers)
+    return found
+
+
+def _numbers(copies: Tensor) -> Tensor | None:
+    """Return the token at each position by the sets with which it moves, (K, M, D) -> (M,); None if it is not one."""
+    moves = reduce((changes(copies) > rounding(copies))[:-1], "k m d -> k m", "max")
+    own, others = moves.chunk(2)
+    still = ~moves.any(dim=0)
+    if not ((own != others).all(dim=0) | still).all():
+        return None
+    numbers = reduce(own * 2 ** torch.arange(len(own))[:, None], "k m -> m", "sum") - 1
+    known = numbers[~still]
+    return torch.where(still, -1, numbers) if len(known) and len(known.unique()) == len(known) else None
 
 
 @torch.no_grad()
@@ -149,18 +188,18 @@ def _places_after(
     The rows of a single layer and its tokens move alike, so its tokens are taken to stay.
     """
 
-    def watch_last(look: Callable[[Tensor], object]) -> AbstractContextManager[None]:
+    def watch_last(look: Callable[[int, Tensor], object]) -> AbstractContextManager[None]:
         def leave(_: nn.Module, __: Any, output: Any) -> None:
             tokens = _tokens_of(output)
             if isinstance(tokens, Tensor) and tokens.ndim == 3 and tokens.shape[1] == num_tokens:
-                look(tokens)
+                look(0, tokens)
 
         return module.register_forward_hook(leave)
 
     in_order = torch.arange(num_tokens)
     if module is None or len(calls) == 1:
         return in_order
-    codes, place = _codes(num_tokens), (AFTER_LAYERS, "tokens")
+    codes, place = _codes(num_tokens), (AFTER_LAYERS, 0)
     experiment = _Experiment(model, image, calls, watch_last, STRENGTHS[0])
     with unmoved(model):
         moved, others = (experiment.run(sets).get(place) for sets in (codes, ~codes))
@@ -214,19 +253,20 @@ class _Experiment:
         self.model, self.image, self.calls, self.watch_last, self.strength = model, image, calls, watch_last, strength
         self.square: set[int] = set()  # calls of all tokens to all tokens
 
-    def run(self, sets: Tensor) -> dict[TokenPlace, Tensor]:
+    def run(self, sets: Tensor) -> dict[Where, Tensor]:
         """Return how much the tokens of each later call move with each set of tokens (k, N): (k, M)."""
-        tokens = self._tokens(torch.cat([torch.zeros_like(sets[:1]), sets]))
+        tokens = self.tokens(torch.cat([torch.zeros_like(sets[:1]), sets]))
         return {
-            where: reduce((of_call[1:] - of_call[:1]) ** 2, "k m d -> k m", "sum").sqrt()
+            where: reduce(changes(of_call.double()) ** 2, "k m d -> k m", "sum").sqrt()
             for where, of_call in tokens.items()
             if where[0] != self.calls[0]
         }
 
     @torch.no_grad()
-    def _tokens(self, sets: Tensor) -> dict[TokenPlace, Tensor]:
+    def tokens(self, sets: Tensor) -> dict[Where, Tensor]:
+        """Return the tokens of each call with each set of tokens changed (k, N): (k, M, d)."""
         images = self.image.expand(len(sets), -1, -1, -1)
-        seen: dict[TokenPlace, Tensor] = {}
+        seen: dict[Where, Tensor] = {}
 
         def alone(call: int, attn: Tensor) -> Tensor:
             if call not in self.calls:
@@ -234,7 +274,7 @@ class _Experiment:
             intercepted.check_all_images(call, attn)
             for part, tokens in (("values", intercepted.values), ("queries", intercepted.queries)):
                 if tokens is not None and (part == "values" or attn.shape[-2] == attn.shape[-1]):
-                    seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").cpu().double()
+                    seen[call, part] = rearrange(tokens, "k h m d -> k m (h d)").cpu()
             if attn.shape[-2] == attn.shape[-1]:
                 self.square.add(call)
             else:  # a query that pools the tokens would move with all of them
@@ -244,8 +284,8 @@ class _Experiment:
                 own = own + self.strength * sets.to(own)
             return rearrange(own, "k m -> k 1 m 1") * torch.eye(attn.shape[-1]).to(own).expand_as(attn)
 
-        def look(tokens: Tensor) -> None:
-            seen[AFTER_LAYERS, "tokens"] = tokens.detach().cpu().double()
+        def look(index: int, tokens: Tensor) -> None:
+            seen[AFTER_LAYERS, index] = tokens.detach().cpu().clone()
 
         intercepted = intercept(self.model, images, alone)
         with self.watch_last(look), intercepted:

@@ -23,7 +23,7 @@ from vit.capture.experiments.results_after import ResultsAfter
 from vit.capture.interception.eager import as_written
 from vit.capture.parts.last_tokens import logits_within
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.token_places import TokenPlace
+from vit.capture.parts.token_places import KnownTokens, TokenPlace, changed_at
 from vit.support.precision import at_least_float32
 
 SQUASHING = (
@@ -47,6 +47,7 @@ class Reading:
         num_tokens: Number N of tokens.
         order: The places of the tokens in the order of the first layer, or None if they are in order.
         result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
+        behind: The places by whose tokens the Jacobian is taken: the place itself, or norms behind it.
     """
 
     place: TokenPlace | None
@@ -54,6 +55,7 @@ class Reading:
     num_tokens: int
     order: Tensor | None = None
     result: int | None = None
+    behind: tuple[KnownTokens, ...] = ()
 
     @torch.inference_mode(False)
     def shares(
@@ -79,18 +81,18 @@ class Reading:
                     f"the output of {type(model).__name__} is saturated, as by a sigmoid, softmax, clamp or rounding: "
                     "its gradient is 0, so which tokens it reads is not known: return the logits"
                 )
-        norms = norms if self.order is None else norms[:, self.order]
-        norms = F.pad(norms, (self.num_tokens - norms.shape[1], 0))  # tokens before the patches that are not read
         none = torch.zeros_like(norms) if contrast is None else torch.ones_like(norms)
         none[:, 0] = 1
         total = reduce(norms, "b n -> b 1", "sum")
         return torch.where(total > 0, norms / total, none)
 
     def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool = False) -> Tensor:
-        if self.place:
-            return _norms_at(self.place, model, images, contrast, in_short)
+        """Return the norm of the Jacobian of the logits with respect to each token: (B, N)."""
+        if self.behind:
+            return _norms_at(self.behind, self.num_tokens, model, images, contrast, in_short)
         found = self._norms_of_result(model, images, contrast, in_short) if self.result else None
-        return _norms_of_rows(self.call, model, images, contrast, in_short) if found is None else found
+        norms = _norms_of_rows(self.call, model, images, contrast, in_short) if found is None else found
+        return norms if self.order is None else norms[:, self.order]
 
     def _norms_of_result(
         self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool
@@ -115,7 +117,7 @@ class Reading:
         with torch.no_grad(), FollowValues():
             logits = logits_within(model, images, ResultsAfter(self.call, start_graph))
             pattern = _pattern_of_tokens(kept[0].shape, len(images), self.num_tokens)
-            return pattern and _root_of_squares(model, logits, kept[0], pattern, contrast, in_short)
+            return pattern and _root_of_squares(model, logits, [_Leaf(kept[0], pattern)], contrast, in_short)
 
 
 class _Unsquashed(TorchFunctionMode):
@@ -129,21 +131,47 @@ class _Unsquashed(TorchFunctionMode):
         return args[0] if squashes and args else func(*args, **(kwargs or {}))
 
 
-def _norms_at(place: TokenPlace, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool) -> Tensor:
-    """Return the norm of the Jacobian of the logits with respect to the tokens at a place: (B, N)."""
-    kept: list[Tensor] = []
+@dataclass(frozen=True)
+class _Leaf:
+    """What the Jacobian is taken by, of which some numbers belong to each of N tokens."""
 
-    def start_graph(tokens: Tensor) -> Tensor:
+    numbers: Tensor
+    pattern: str  # leaves the axes of images and of tokens
+    tokens: Tensor | None = None  # the number of each of M tokens, (M,), or -1 for none; None: they are all, in order
+    num_tokens: int = 0
+
+    def by_token(self, squares: Tensor) -> Tensor:
+        """Return the sum of the squared slopes of each token, (B, N)."""
+        sums = reduce(squares, self.pattern, "sum")
+        if self.tokens is None:
+            return sums
+        known = self.tokens >= 0
+        of_all = sums.new_zeros(len(sums), self.num_tokens)
+        return of_all.index_add(1, self.tokens[known].to(sums.device), sums[:, known])
+
+
+def _norms_at(
+    places: Sequence[KnownTokens],
+    num_tokens: int,
+    model: nn.Module,
+    images: Tensor,
+    contrast: Tensor | None,
+    in_short: bool,
+) -> Tensor:
+    """Return the norm of the Jacobian of the logits with respect to the tokens at some places: (B, N)."""
+    leaves: list[_Leaf] = []
+
+    def start_graph(index: int, tokens: Tensor) -> Tensor:
         torch.set_grad_enabled(True)  # the layers before need no graph, which saves memory
-        kept.append(tokens.detach().requires_grad_())
-        return kept[0]
+        leaf = tokens.detach().requires_grad_()
+        leaves.append(_Leaf(leaf, "b n d -> b n", places[index].tokens, num_tokens))
+        return leaf
 
     def norms(around: AbstractContextManager[Any]) -> Tensor:
-        kept.clear()
+        leaves.clear()
         # no_grad restores the mode that start_graph changes.
-        with as_written(), torch.no_grad(), around, place.changed(start_graph):
-            logits = result_of(model(images))
-            return _root_of_squares(model, logits, kept[0], "b n d -> b n", contrast, in_short)
+        with as_written(), torch.no_grad(), around, changed_at([known.place for known in places], start_graph):
+            return _root_of_squares(model, result_of(model(images)), leaves, contrast, in_short)
 
     try:
         return norms(FollowValues())
@@ -186,39 +214,42 @@ def _norms_of_rows(call: int, model: nn.Module, images: Tensor, contrast: Tensor
 
     with torch.no_grad(), FollowValues():
         logits = run_intercepted(model, images, start_graph)
-        return _root_of_squares(model, logits, kept[0], "b h n m -> b n", contrast, in_short)
+        return _root_of_squares(model, logits, [_Leaf(kept[0], "b h n m -> b n")], contrast, in_short)
 
 
 def _root_of_squares(
-    model: nn.Module, logits: Tensor, by: Tensor, pattern: str, contrast: Tensor | None, in_short: bool
+    model: nn.Module, logits: Tensor, leaves: Sequence[_Leaf], contrast: Tensor | None, in_short: bool
 ) -> Tensor:
     if not logits.requires_grad:
         raise _no_gradient(model)
     flat = rearrange(logits, "b ... -> b (...)")
     count = flat.shape[1]
     if contrast is not None:
-        return _squares(model, flat, by, pattern, contrast[None]).sqrt()
+        return _squares(model, flat, leaves, contrast[None]).sqrt()
     if count <= FIRST:
-        return _squares(model, flat, by, pattern, torch.eye(count)).sqrt()
+        return _squares(model, flat, leaves, torch.eye(count)).sqrt()
     mixtures = torch.randn(MIXTURES, count, generator=torch.Generator().manual_seed(0))
-    first = _squares(model, flat, by, pattern, mixtures[:FIRST])
+    first = _squares(model, flat, leaves, mixtures[:FIRST])
     # Where one token alone is read, its share is 1 by any direction.
     if in_short or bool(((first > 0).sum(dim=1) == 1).all()):
         return first.sqrt()
     if count <= MOST_DIRECTIONS:
-        return _squares(model, flat, by, pattern, torch.eye(count)).sqrt()
-    return (first + _squares(model, flat, by, pattern, mixtures[FIRST:])).sqrt()
+        return _squares(model, flat, leaves, torch.eye(count)).sqrt()
+    return (first + _squares(model, flat, leaves, mixtures[FIRST:])).sqrt()
 
 
-def _squares(model: nn.Module, flat: Tensor, by: Tensor, pattern: str, directions: Tensor) -> Tensor:
+def _squares(model: nn.Module, flat: Tensor, leaves: Sequence[_Leaf], directions: Tensor) -> Tensor:
     """Return the sum of the squared slopes of the logits (B, K) in these directions, (R, K) or (1, B, K): (B, N)."""
     squares = torch.zeros((), device=flat.device)
     for direction in directions.to(flat):
-        (slope,) = torch.autograd.grad((flat * direction).sum(), by, retain_graph=True, allow_unused=True)
-        if slope is None:
+        numbers = [leaf.numbers for leaf in leaves]
+        slopes = torch.autograd.grad((flat * direction).sum(), numbers, retain_graph=True, allow_unused=True)
+        if all(slope is None for slope in slopes):
             raise _no_gradient(model)
-        # In float16 the squares of small slopes are zero.
-        squares = squares + reduce(at_least_float32(slope.detach()) ** 2, pattern, "sum")
+        for leaf, slope in zip(leaves, slopes, strict=True):
+            if slope is not None:
+                # In float16 the squares of small slopes are zero.
+                squares = squares + leaf.by_token(at_least_float32(slope.detach()) ** 2)
     return squares
 
 

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from vit.capture.experiments.moved import MARGIN, changes, noise_like, rounding, spread_of
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.order import STRENGTHS
-from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.token_places import Boundary, TokenPlace
 
 CLEAR = 100  # times rounding: how far a token that enters a layer must be changed to count
 
 
 @torch.no_grad()
 def layer_without_skip(
-    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], place: Boundary | None
+    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary], place: TokenPlace | None
 ) -> int | None:
     """Return the number of the first layer that not all tokens pass by, or None if there is none.
 

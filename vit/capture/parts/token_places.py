@@ -4,9 +4,10 @@ Letters in the einops patterns: b images, n tokens, y x rows and columns of patc
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Literal
 
@@ -16,9 +17,19 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-NORMS = (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm, F.normalize)
+NORMS = (
+    *(F.layer_norm, torch.layer_norm, torch.native_layer_norm, F.rms_norm, torch.rms_norm),
+    *(F.group_norm, torch.group_norm, F.normalize),
+)
 
-LAYOUTS = {"b y x d": "b (y x) d", "b d y x": "b (y x) d", "n b d": "b n d"}
+LAYOUTS = {
+    "b y x d": "b (y x) d",
+    "b d y x": "b (y x) d",
+    "n b d": "b n d",
+    "b d": "b 1 d",
+    "(b n) d": "b n d",
+    "(n b) d": "b n d",
+}
 
 Change = Callable[[Tensor], Tensor]
 
@@ -75,12 +86,15 @@ class Boundary(TokenPlace):
             yield
 
 
-class EveryNorm(TokenPlace):
-    """What norms return, whether they are modules or functions."""
+@dataclass(frozen=True)
+class NormResult(TokenPlace):
+    """What one of the norms of a pass returns, whether it is a module or a function."""
+
+    number: int  # among all norms of a pass, from 0
 
     def changed(self, change: Change) -> AbstractContextManager[None]:
         """Within the context, replace the tokens at this place by ``change(tokens)``."""
-        return _NormsChanged(change)
+        return _changed_norms({self.number: change})
 
 
 @dataclass(frozen=True)
@@ -104,19 +118,64 @@ class InSequence(TokenPlace):
 
     place: TokenPlace
     layout: str
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of the layout, which a pattern needs to take it apart
 
-    @contextmanager
-    def changed(self, change: Change) -> Iterator[None]:
+    def changed(self, change: Change) -> AbstractContextManager[None]:
         """Within the context, replace the tokens at this place by ``change(tokens)``."""
+        return self.place.changed(self.arranged(change))
 
-        def change_patches(patches: Tensor) -> Tensor:
-            sizes = dict(zip(self.layout.split(), patches.shape, strict=True))
-            tokens = change(rearrange(patches, f"{self.layout} -> {LAYOUTS[self.layout]}"))
-            rows = {"y": sizes["y"]} if "y" in sizes else {}
-            return rearrange(tokens, f"{LAYOUTS[self.layout]} -> {self.layout}", **rows)
+    def arranged(self, change: Change) -> Change:
+        """Return the change of what passes the place that changes tokens (B, N, D)."""
 
-        with self.place.changed(change_patches):
-            yield
+        def change_all(numbers: Tensor) -> Tensor:
+            tokens = change(rearrange(numbers, f"{self.layout} -> {LAYOUTS[self.layout]}", **self.sizes))
+            return rearrange(tokens, f"{LAYOUTS[self.layout]} -> {self.layout}", **self.sizes)
+
+        return change_all
+
+
+@dataclass(frozen=True, eq=False)
+class KnownTokens:
+    """A place, and which tokens stand there.
+
+    Attributes:
+        place: The place.
+        tokens: The number of the token at each of its M positions, (M,); -1 if the layers have no such token.
+    """
+
+    place: TokenPlace
+    tokens: Tensor
+
+
+@contextmanager
+def changed_at(places: Sequence[TokenPlace], change: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """Within the context, replace the tokens at the place of each index by ``change(index, tokens)``."""
+    norms: dict[int, Change] = {}  # all at once, as each token may have a norm of its own
+    with ExitStack() as stack:
+        for index, place in enumerate(places):
+            inner, own = place, partial(change, index)
+            if isinstance(place, InSequence):
+                inner, own = place.place, place.arranged(own)
+            if isinstance(inner, NormResult):
+                norms[inner.number] = own
+            else:
+                stack.enter_context(inner.changed(own))
+        if norms:
+            stack.enter_context(_changed_norms(norms))
+        yield
+
+
+def seen_at(places: Sequence[TokenPlace], look: Callable[[int, Tensor], object]) -> AbstractContextManager[None]:
+    """Within the context, call ``look`` with the index of each of these places and the tokens there."""
+    return changed_at(places, _unchanged(look))
+
+
+def _unchanged(look: Callable[[int, Tensor], object]) -> Callable[[int, Tensor], Tensor]:
+    def change(index: int, tokens: Tensor) -> Tensor:
+        look(index, tokens)
+        return tokens
+
+    return change
 
 
 def tokens_at(place: TokenPlace, shape: Sequence[int], counts: Collection[int], num_images: int) -> TokenPlace | None:
@@ -126,18 +185,49 @@ def tokens_at(place: TokenPlace, shape: Sequence[int], counts: Collection[int], 
     if len(shape) == 3 and shape[0] in counts and shape[1] == num_images:
         return InSequence(place, "n b d")
     if len(shape) == 4 and shape[1] * shape[2] in counts:
-        return InSequence(place, "b y x d")
-    return InSequence(place, "b d y x") if len(shape) == 4 and shape[2] * shape[3] in counts else None
+        return InSequence(place, "b y x d", {"y": shape[1]})
+    return InSequence(place, "b d y x", {"y": shape[2]}) if len(shape) == 4 and shape[2] * shape[3] in counts else None
+
+
+def some_tokens_at(place: TokenPlace, shape: Sequence[int], num_tokens: int, num_images: int) -> list[TokenPlace]:
+    """Return the place of a norm as one of some of N tokens, in each way that the shape of what it returns allows.
+
+    It may have normed one token of each image, (B, D), or the tokens of all images in one row, (B n, D).
+    """
+    if len(shape) == 2 and shape[0] == num_images:
+        return [InSequence(place, "b d")]
+    if len(shape) == 2:
+        sizes = {"n": shape[0] // num_images}
+        is_row = shape[0] % num_images == 0 and sizes["n"] <= num_tokens
+        return [InSequence(place, layout, sizes) for layout in ("(b n) d", "(n b) d") if is_row]
+    if len(shape) == 4 and shape[0] == num_images and shape[1] * shape[2] <= num_tokens:
+        return [InSequence(place, "b y x d", {"y": shape[1]})]
+    if len(shape) == 3 and shape[0] == num_images and shape[1] <= num_tokens:
+        return [place]
+    return [InSequence(place, "n b d")] if len(shape) == 3 and shape[1] == num_images and shape[0] <= num_tokens else []
+
+
+def _changed_norms(changes: Mapping[int, Change]) -> AbstractContextManager[None]:
+    return _NormsChanged(lambda number, tokens: changes[number](tokens) if number in changes else tokens)
+
+
+def seen_norms(look: Callable[[int, Tensor], object]) -> AbstractContextManager[None]:
+    """Within the context, call ``look`` with the number of each norm and what it returns."""
+    return _NormsChanged(_unchanged(look))
 
 
 class _NormsChanged(TorchFunctionMode):
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Callable[[int, Tensor], Tensor]) -> None:
         super().__init__()
-        self.change = change
+        self.change, self.numbers = change, count()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and pass the result of a norm to ``change``."""
+        """Call the function, and pass the number of a norm and its result to ``change``."""
         result = func(*args, **(kwargs or {}))
-        return self.change(result) if func in NORMS else result
+        if func not in NORMS:
+            return result
+        if isinstance(result, tuple):  # with the mean and the length of each token
+            return self.change(next(self.numbers), result[0]), *result[1:]
+        return self.change(next(self.numbers), result)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vit.capture.attention import run_with_values
 from vit.capture.checks.dependence import Dependents, Made, find_dependents, influential
 from vit.capture.experiments.graph import graph_alone
-from vit.capture.parts.token_places import Boundary, EveryNorm, OneTime, TokenPlace
+from vit.capture.parts.token_places import Boundary, InSequence, NormResult, OneTime, TokenPlace, seen_norms
 
 LIKE = 1e-2  # of the largest number: what the small number beside a variance may change
 
@@ -50,7 +50,7 @@ class TokenEvent:
 class NormEvent:
     """What a norm returns."""
 
-    place: OneTime
+    place: NormResult
     shape: torch.Size
     num_before: int  # number of token events before it
 
@@ -88,6 +88,13 @@ class Trace:
         ]
         return [(place, shape) for _, place, shape in sorted(found, key=itemgetter(0))]
 
+    def norms_after(self, place: TokenPlace) -> list[tuple[TokenPlace, torch.Size]]:
+        """Return what norms return, of modules or functions, after a place of ``behind_layers``, and its shape."""
+        behind = self.behind_layers()
+        inner = place.place if isinstance(place, InSequence) else place
+        start = [other for other, _ in behind].index(inner) + 1
+        return [(other, shape) for other, shape in behind[start:] if _is_norm(other, shape)]
+
     def place_of(self, number: int) -> TokenPlace:
         """Return the place of an event, at its own time if tokens pass the place more than once."""
         boundary = self.tokens[number].boundary
@@ -111,9 +118,8 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
             kept = None if events else tokens.detach()
             trace.tokens.append(TokenEvent(path, boundary, tokens.shape, kept))
 
-    def record_norm(tokens: Tensor) -> None:
-        place = OneTime(EveryNorm(), len(trace.norms))
-        trace.norms.append(NormEvent(place, tokens.shape, len(trace.tokens)))
+    def record_norm(number: int, tokens: Tensor) -> None:
+        trace.norms.append(NormEvent(NormResult(number), tokens.shape, len(trace.tokens)))
 
     def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         active.append(path)
@@ -124,7 +130,7 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
         tokens = output[0] if isinstance(output, tuple) and output else output
         record_tokens(path, Boundary(module, "output"), tokens)
 
-    with ExitStack() as hooks, torch.enable_grad(), graph_alone(), EveryNorm().seen(record_norm):
+    with ExitStack() as hooks, torch.enable_grad(), graph_alone(), seen_norms(record_norm):
         for path, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
             hooks.enter_context(module.register_forward_hook(partial(leave, path)))
@@ -176,14 +182,22 @@ def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[T
     modules = [
         trace.place_of(number)
         for number, event in before
-        if event.boundary.side == "output"
-        and event.shape == layer.shape
-        and not isinstance(event.boundary.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
-        and not _projects(event.boundary.module)
-        and _normalises(event.boundary.module, event.shape)
+        if event.shape == layer.shape and _is_norm(event.boundary, event.shape)
     ]
     functions = (norm for norm in trace.norms if start < norm.num_before <= attention.num_before)
     return [*modules, *(norm.place for norm in functions if norm.shape == layer.shape)]
+
+
+def _is_norm(place: TokenPlace, shape: torch.Size) -> bool:
+    """Return whether a place is what a norm returns."""
+    inner = place.place if isinstance(place, OneTime) else place
+    return isinstance(inner, NormResult) or (
+        isinstance(inner, Boundary)
+        and inner.side == "output"
+        and not isinstance(inner.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
+        and not _projects(inner.module)
+        and _normalises(inner.module, shape)
+    )
 
 
 @torch.no_grad()
