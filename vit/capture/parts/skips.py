@@ -79,7 +79,7 @@ def _following(copies: Tensor) -> int:
 
 
 def _loses_tokens(
-    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, Boundary], layer: int
+    model: nn.Module, image: Tensor, calls: Sequence[int], places: Mapping[int, TokenPlace], layer: int
 ) -> bool:
     """Return whether fewer tokens leave a layer changed than enter it changed, whatever the size of the change."""
     loses = False
@@ -99,7 +99,7 @@ def _tokens(
     model: nn.Module,
     image: Tensor,
     calls: Sequence[int],
-    places: Mapping[int, Boundary],
+    places: Mapping[int, TokenPlace],
     layer: int,
     strength: float,
 ) -> tuple[Tensor | None, Tensor | None]:
