@@ -1,5 +1,7 @@
 """Tokens that change places between layers, against the same model without it."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,8 @@ from tests.capture.test_invented_models import Layer, backwards, invented, softm
 from tests.capture.wrapped_model import Around
 from vit.analysis import describe_heads
 from vit.capture import capture_attention, examine
-from vit.capture.parts.order import check_last_rows, in_first_order, in_own_order
+from vit.capture.parts.order import check_last_rows, in_first_order, in_own_order, tokens_of_places
+from vit.capture.parts.token_places import Boundary, seen_at
 from vit.explain import PatchToken, explain
 
 IMAGES = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -300,3 +303,47 @@ def test_rows_of_the_last_layer_that_come_back_with_its_tokens_are_read():
     with pytest.raises(ValueError, match="queries of attention 0"):
         check_last_rows(invented(FlippedResults()), INVENTED_IMAGES[:1], [0], 16)
     check_last_rows(invented(Layer()), INVENTED_IMAGES[:1], [0], 16)
+
+
+FOUND = {
+    "all": (lambda tokens: tokens, [*range(16)]),
+    "shuffled": (lambda tokens: tokens[:, [5, 0, 15, 2]], [5, 0, 15, 2]),
+    "the first": (lambda tokens: tokens[:, :1], [0]),
+    "the last": (lambda tokens: tokens[:, -1:].tanh(), [15]),
+    "with a new one": (lambda tokens: torch.cat([torch.ones_like(tokens[:, :1]), tokens[:, 3:5]], dim=1), [-1, 3, 4]),
+    "a mean": (lambda tokens: tokens.mean(dim=1, keepdim=True), None),
+    "a little of another": (lambda tokens: tokens[:, 2:3] + 1e-9 * tokens[:, 3:4], None),
+    "one twice": (lambda tokens: tokens[:, [3, 3]], None),
+    "none": (lambda tokens: torch.ones_like(tokens), None),
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-7])
+@pytest.mark.parametrize("which", FOUND)
+def test_tokens_are_found_where_they_stand_after_the_layers(which, scale):
+    """Even if the layers change them little, as with LayerScale at its start."""
+    arrange, expected = FOUND[which]
+
+    def run(model, images):
+        first = model.embed(images)
+        tokens = first + scale * (model.through(first) - first)
+        return model.read(tokens + 0 * model.kept(arrange(tokens)).sum())
+
+    model = invented(run=run)
+    model.kept = nn.Identity()
+    watch = partial(seen_at, [Boundary(model.kept, "output")])
+    found = tokens_of_places(model, INVENTED_IMAGES[:1], [0, 1, 2], 16, watch)
+    assert {place: tokens.tolist() for place, tokens in found.items()} == ({} if expected is None else {0: expected})
+
+
+def test_each_of_several_places_has_its_own_tokens():
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        return model.read(tokens + 0 * (model.one(tokens[:, 4:]).sum() + model.other(tokens.mean(1, True)).sum()))
+
+    model = invented(run=run)
+    model.one, model.other = nn.Identity(), nn.Identity()
+    places = [Boundary(model.other, "output"), Boundary(model.one, "input")]
+    found = tokens_of_places(model, INVENTED_IMAGES[:1], [0, 1, 2], 16, partial(seen_at, places))
+    assert [*found] == [1]
+    assert found[1].tolist() == [*range(4, 16)]

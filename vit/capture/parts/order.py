@@ -100,19 +100,25 @@ def tokens_of_places(
     unchanged = torch.zeros_like(codes[:1])
     sets = torch.cat([unchanged, codes, ~codes, unchanged])
     found: dict[int, Tensor] = {}
+    mixed: set[int] = set()
     for strength in STRENGTHS:
         for (call, index), copies in _Experiment(model, image, calls, watch, strength).tokens(sets).items():
-            if call == AFTER_LAYERS and len(copies) == len(sets) and (numbers := _numbers(copies)) is not None:
-                found.setdefault(index, numbers)
-    return found
+            if call == AFTER_LAYERS and len(copies) == len(sets):
+                own, others = reduce((changes(copies) > rounding(copies))[:-1], "k m d -> k m", "max").chunk(2)
+                if (own & others).any():
+                    mixed.add(index)
+                elif (numbers := _numbers(own, others)) is not None:
+                    found.setdefault(index, numbers)
+    return {index: numbers for index, numbers in found.items() if index not in mixed}
 
 
-def _numbers(copies: Tensor) -> Tensor | None:
-    """Return the token at each position by the sets with which it moves, (K, M, D) -> (M,); None if it is not one."""
-    moves = reduce((changes(copies) > rounding(copies))[:-1], "k m d -> k m", "max")
-    own, others = moves.chunk(2)
-    still = ~moves.any(dim=0)
-    if not ((own != others).all(dim=0) | still).all():
+def _numbers(own: Tensor, others: Tensor) -> Tensor | None:
+    """Return the token at each position, (M,), by the sets with which it moves, and those without it: (k, M) each.
+
+    It is None if a set and the others leave a position as it is, but not all, or a token is at two positions.
+    """
+    still = ~(own | others).any(dim=0)
+    if not ((own | others).all(dim=0) | still).all():
         return None
     numbers = reduce(own * 2 ** torch.arange(len(own))[:, None], "k m -> m", "sum") - 1
     known = numbers[~still]
