@@ -1,4 +1,4 @@
-"""Draw docs/images/maps.png, three maps of two photographs by the packaged model, and all_maps.png, all of one.
+"""Draw docs/images/maps.png, four maps of two photographs by the packaged model, and all_maps.png, all of one.
 
 python benchmarks/maps_picture.py
 """
@@ -21,7 +21,7 @@ from vit.explain.panels import Bar, Look, Panel, Picture, draw_panels
 ROOT = Path(__file__).parents[1]
 PICTURE, ALL = (ROOT / f"docs/images/{name}.png" for name in ("maps", "all_maps"))
 IMAGES = ("horse_0000", "truck_0000")  # an animal and a thing that a reader recognises at 32 pixels
-METHODS = ("relevance", "rollout", "random")
+METHODS = ("gradcam", "relevance", "rollout", "random")
 LARGER = 6  # times as many pixels a side
 KINDS = ("why this class?", "any class", "control")  # what the map of a method depends on
 ACROSS = 6  # panels of a row of all maps
@@ -56,7 +56,7 @@ def scored(method: str, scores: dict[str, float]) -> str:
 
 @torch.no_grad()
 def draw() -> Picture:
-    """Draw three maps of two photographs."""
+    """Draw four maps of two photographs."""
     model = vit.load("cifar10")
     pixels, images = read_images([ROOT / f"notebooks/cifar10/{name}.jpg" for name in IMAGES], model)
     shares, predicted = model(images).softmax(dim=1).max(dim=1)
@@ -84,9 +84,9 @@ def draw() -> Picture:
     return draw_panels(
         rows,
         LOOK,
-        title="Three maps of the same two photographs",
+        title="Four maps of the same two photographs",
         bar=BAR,
-        description="Two photographs, and three maps of each",
+        description="Two photographs, and four maps of each",
     )
 
 
