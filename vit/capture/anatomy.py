@@ -127,9 +127,10 @@ class Anatomy:
         if self.enters_otherwise:
             raise ValueError(
                 f"the logits of {self.model} read more of an image than the tokens that enter its first attention, as "
-                "with a branch beside its layers or values that are mixed before they are weighed, so its attention "
-                "does not show all that moves from patch to patch: choose occlusion, input_gradient, "
-                "integrated_gradients or smoothgrad, or read the weights alone by capture_attention"
+                "with a branch beside its layers, values that are mixed before they are weighed, or tokens that are "
+                "written into a buffer, so its attention may not show all that moves from patch to patch: choose "
+                "occlusion, input_gradient, integrated_gradients or smoothgrad, or read the weights alone by "
+                "capture_attention"
             )
 
     def check_in_order(self) -> None:

@@ -134,3 +134,17 @@ def test_tokens_in_any_arrangement_are_found(change, back):
     assert cls(model) == {0: 1.0}
     assert_close(explain(model, IMAGES), row, **EXACT)
     assert (PATCHES, WIDTH) == (15, 12)
+
+
+@pytest.mark.parametrize("first", [Layer(), Layer(smoothed_at_first)], ids=["plain", "mixed values"])
+def test_tokens_that_are_written_into_a_buffer_are_refused_with_this_reason(first):
+    """No function returns all of them, so whether values are mixed before the first attention is not seen."""
+
+    def run(model, images):
+        tokens = model.positions.new_zeros(len(images), 16, WIDTH)
+        tokens[:, :1] = model.first + model.positions[:, :1]
+        tokens[:, 1:] = model.patches(images).flatten(2).mT + model.positions[:, 1:]
+        return model.read(model.through(tokens))
+
+    with pytest.raises(ValueError, match=f"{OTHERWISE}.* or tokens that are written into a buffer"):
+        explain(invented(first, Layer(), Layer(), run=run), IMAGES, "rollout")
