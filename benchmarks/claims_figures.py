@@ -111,15 +111,16 @@ def draw_scale(cells: dict[str, Any], path: Path) -> None:
     *axes, empty = figure.subplots(2, 2, sharey=True).flat
     empty.axis("off")
     seeds = scale.seeds_of(cells)
-    for width, color in scale.COLORS.items():
+    for number, (width, color) in enumerate(scale.COLORS.items()):
+        style = {"color": color, "marker": MARKERS[number]}
         found = [point for seed in seeds for point in scale.best_of_widths(cells, seed, scale.SHARES[-1], width)]
         if found:
-            axes[0].scatter(*zip(*in_gflop(found), strict=True), color=color, s=14, zorder=3)
+            axes[0].scatter(*zip(*in_gflop(found), strict=True), **style, s=14, zorder=3)
         for plot, read in zip(axes[1:], (scale.at_equal_steps, scale.at_equal_compute), strict=True):
             of_width = [cell for cell in cells.values() if cell["width"] == width]
             shares = sorted({cell["share"] for cell in of_width}) if width in scale.WIDTHS or plot is axes[1] else []
             means = [statistics.mean(read(cell) for cell in of_width if cell["share"] == share) for share in shares]
-            plot.plot([100 * share for share in shares], means, color=color, marker="o", ms=4, label=f"width {width}")
+            plot.plot([100 * share for share in shares], means, **style, ms=4, label=f"width {width}")
     if seeds:
         draw_law(axes[0], cells, seeds)
         least = min(min(cell["losses"].values()) for cell in cells.values())
@@ -219,7 +220,9 @@ def draw_routed(cells: dict[str, Any], path: Path) -> None:
         places = np.array([*intervals]) + 0.04 * (number - 1.5)  # side by side, so that no interval hides another
         tops = np.where(np.isfinite(highs), np.minimum(highs, 100), means)  # a single seed has no interval
         ends = np.nan_to_num([means - lows, tops - means], posinf=0)
-        accuracy.errorbar(places, means, yerr=ends, color=color, marker="o", ms=4, capsize=3, lw=1.5, label=way)
+        accuracy.errorbar(
+            places, means, yerr=ends, color=color, marker=MARKERS[number], ms=5, capsize=3, lw=1.5, label=way
+        )
     if whole := of_setting(cells, claims_routed.ALL, "accuracy"):
         level = 100 * sum(whole) / len(whole)
         accuracy.axhline(level, color="black", ls=":", lw=1, label=claims_routed.ALL)

@@ -254,11 +254,10 @@ def highlights() -> str:
     at_least = math.floor(10 * min(map(float, ratios.split(" to ")))) / 10
     lines = (
         f"**It learns**: ten minutes on two CPU cores reach {percent(quick, 'test_accuracy')} on CIFAR-10 ([JPEG "
-        f"copy](docs/results.md#the-data)). timm's model of the same size reaches {', and '.join(baselines())}. The "
-        "recipe decides.",
+        f"copy](docs/results.md#the-data)). timm's model of the same size reaches {', and '.join(baselines())}.",
         f"**One call makes it fast on a CPU**: `vit.optimize` runs batches of {speed['batch']} at least {at_least} "
         f"times as fast as the fastest of four libraries, eager or compiled (fp32{out_of_date([speed])}). The engine "
-        "is OpenVINO, which makes timm's model as fast. Without it, [single "
+        "is OpenVINO, which makes timm's model as fast. Without `vit.optimize`, [single "
         f"images](docs/results.md#fast-inference) run at {span(plain_inference(1), '.2f')} times the speed of the "
         "fastest.",
         "**Its maps are tested**: remove the patches that a map marks, and the probability of the class should fall; "
@@ -568,7 +567,7 @@ def maps_found() -> str:
 # The question that a map is asked, the maps to take, and the part and the measure of explanations.json that decide it.
 QUESTIONS = (
     (
-        "Which patches does the prediction rest on? (free methods; a pass for each patch)",
+        "Which patches does the prediction rest on? (without a patent; a pass for each patch)",
         ("token_drop", "occlusion"),
         "drop",
     ),
@@ -672,7 +671,7 @@ def without_labels() -> str:
     seeds: dict[str, list[str]] = {}
     for cell in cells.values():
         if "seed" in cell:
-            seeds.setdefault(cell["row"], []).append(str(cell["seed"]))
+            seeds.setdefault(pretraining.NAMES.get(cell["row"], cell["row"]), []).append(str(cell["seed"]))
     listed = "; ".join(f"{row} {', '.join(dict.fromkeys(of_row))}" for row, of_row in seeds.items())
     epochs = span([cell["epochs"] for cell in tried], "d")
     note = (
@@ -690,7 +689,8 @@ def lead_of_pretraining(cells: dict[str, dict[str, Any]]) -> str:
         if "training" in cell and "seed" in cell:
             accuracies.setdefault((cell["row"], cell["share"]), []).append(100 * cell["training"]["test_accuracy"])
     leads = [
-        f"{row}, {pretraining.label_of(share)}: {welch(found, accuracies['from scratch', share])} points"
+        f"{pretraining.NAMES[row]}, {pretraining.label_of(share)}: "
+        f"{welch(found, accuracies['from scratch', share])} points{' in one seed' * (len(found) == 1)}"
         for (row, share), found in accuracies.items()
         if row in pretraining.OBJECTIVES
     ]

@@ -558,15 +558,15 @@ def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
     """Draw a column for each photograph: the image, attention, rollout, principal components, norms with outliers."""
     titles = (
         "photograph",
-        "attention of the\nclass token, last layer",
-        "rollout",
+        "attention of the class\ntoken, last layer (*)",
+        "rollout (*)",
         "first three principal\ncomponents",
         f"norms after block {facts['block_shown']};\noutliers circled",
     )
     images = shown["images"]
     pixels = images.shape[-1] // shown["norms"].shape[-1]
     figure = Figure(figsize=(2.1 * len(images) + 0.7, 11.2), layout="constrained", dpi=150)
-    figure.suptitle(f"What a DINOv2 looks at\n(grey for 0, yellow for the highest {100 - COLOURS} % of the patches)")
+    figure.suptitle(f"What a DINOv2 looks at\n(*) grey: 0, yellow: the highest {100 - COLOURS} % of the patches")
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
     axes = figure.subplots(len(titles), len(images), squeeze=False)
     limits = shown["norms"].min().item(), shown["norms"].max().item()
@@ -591,7 +591,7 @@ def draw(facts: dict[str, Any], shown: dict[str, Tensor], path: Path) -> Figure:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
     bar = figure.colorbar(drawn, ax=axes[-1], location="bottom", shrink=0.6, aspect=30, pad=0.03)
-    bar.set_label("norm of a token", fontsize=13)
+    bar.set_label("norm of a token (last row)", fontsize=13)
     bar.ax.tick_params(labelsize=12)
     bar.outline.set_visible(False)
     figure.savefig(path)
