@@ -278,15 +278,14 @@ def _find_reading(
     orders, of_other = (token_orders(model, each, calls, num_tokens, *watched) for each in pair.split(1))
     check_same_orders(model, orders, of_other)
     order = orders.pop(AFTER_LAYERS, None) if known else orders.get(last)
-    reading = Reading(None, last, num_tokens, order)
-    if known:
-        tokens = known.tokens if order is None else known.tokens[order.argsort()]
-        reading = replace(reading, place=known.place, behind=(replace(known, tokens=tokens),))
+    if known and order is not None:
+        known = replace(known, tokens=known.tokens[order.argsort()])
+    reading = Reading(known, last, num_tokens, order)
     shares = reading.shares(model, pair)
     if known and ((shares > 0).sum(dim=1) > 1).any():  # the share of one token is 1 anywhere
         norms = last_norms(model, pair, trace, calls, num_tokens, known.place)
-        reading = replace(reading, behind=tuple(norms) or reading.behind)
-        shares = reading.shares(model, pair)
+        reading = replace(reading, behind=tuple(norms))
+        shares = reading.shares(model, pair) if norms else shares
     if result is not None:
         at_result = replace(reading, result=result)
         exact = at_result.shares(model, pair)

@@ -63,7 +63,7 @@ def test_an_image_without_the_skip_connection_of_the_first_is_refused(method):
     images = images - images.mean(dim=(1, 2, 3), keepdim=True) + 1
     assert explain(model, images, method).shape == (6, 3, 5)
     images[4] -= 2
-    with pytest.raises(ValueError, match="no skip connection before attention 2 for image 4 of the batch"):
+    with pytest.raises(ValueError, match="no skip connection beside attention 1 for image 4 of the batch"):
         explain(model, images, method)
     assert_close(capture_attention(model, images)[1].detach(), noted_by(model, images)[1], **EXACT)
 

@@ -12,8 +12,8 @@ from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS
 from tests.capture.wrapped_model import Around
 from vit.explain import PatchToken, explain
 from vit.explain.evaluation.faithfulness import removal_curves
+from vit.explain.maps.fewer_tokens import can_drop
 from vit.explain.maps.methods import signed_map
-from vit.explain.maps.perturbation import can_drop
 from vit.explain.maps.subject import Subject
 
 ROUNDED = {"rtol": 1e-6, "atol": 1e-6, "check_dtype": False}  # Captum counts in float32
@@ -154,7 +154,7 @@ class PositionsByOrder(nn.Module):
 
 def test_tokens_whose_positions_are_their_order_cannot_be_dropped(random_vit):
     model = PositionsByOrder(random_vit()).eval()
-    with pytest.raises(ValueError, match="or it finds positions by the order of tokens: choose 'occlusion'"):
+    with pytest.raises(ValueError, match="or it finds or counts tokens by their order: choose 'occlusion'"):
         explain(model, IMAGES, "token_drop")
     with pytest.raises(ValueError, match="tokens of PositionsByOrder cannot be left out"):
         removal_curves(Subject(model, IMAGES), torch.rand(3, 3, 5))

@@ -10,6 +10,7 @@ Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from einops import rearrange, reduce
@@ -20,6 +21,7 @@ from vit.capture.experiments.identity_pass import own_weights
 from vit.capture.experiments.moved import noise_like, rounding, spread_of
 from vit.capture.interception.head_order import intercept
 from vit.capture.parts.order import Orders
+from vit.capture.parts.token_places import TokenPlace
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
@@ -79,21 +81,34 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
 
 
 @torch.no_grad()
-def check_every_skip(model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders) -> None:
+def check_every_skip(
+    model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders, place: TokenPlace | None
+) -> None:
     """Check that all images (B, C, H, W) have skip connections where the first has some. See ``check_every_image``.
 
+    Args:
+        model: A ViT in eval mode.
+        images: Images as the model takes them.
+        calls: Numbers of the attention calls that are layers.
+        orders: As in ``check_every_image``.
+        place: Where the tokens after the last layer are. If it is None, the last layer is not looked at.
+
     Raises:
-        ValueError: If an image has none before an attention.
+        ValueError: If an image has none beside an attention.
     """
     if len(images) <= 2:
         return
     images = images.detach().clone()
-    _, *later = _moves(model, images, _changed(images), calls, orders, torch.zeros)
-    for call, of_layer in zip(calls[1:], later, strict=True):
+    last: list[Tensor] = []
+    with place.seen(lambda tokens: last.append(tokens.detach().clone())) if place else nullcontext():
+        _, *later = _moves(model, images, _changed(images), calls, orders, torch.zeros)
+    if len(last) == 2 and len(last[0]) == len(images):  # of the images, and of the changed ones
+        later.append(_moved(*(tokens[:, None] for tokens in last)))
+    for call, of_layer in zip(calls, later, strict=False):
         follows = (of_layer > 0).any(dim=1)
         if not follows.all() and follows[0]:
             raise ValueError(
-                f"{type(model).__name__} has no skip connection before attention {call} for image "
+                f"{type(model).__name__} has no skip connection beside attention {call} for image "
                 f"{int((~follows).nonzero()[0, 0])} of the batch, and one for the first: it treats images differently "
                 f"by what they show: {CHOOSE_OTHERS}"
             )

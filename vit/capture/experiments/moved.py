@@ -99,8 +99,13 @@ def moved_by_images(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def spread_of(image: Tensor) -> float:
-    """Return the standard deviation of the pixels of an image; 1 if all are equal."""
-    return (in_double(image).std().item() if image.numel() > 1 else 0.0) or 1.0
+    """Return the standard deviation of the pixels of an image; 1 if all are equal.
+
+    >>> spread_of(torch.tensor([0.0, 2.0])), spread_of(torch.full((3,), 0.1, dtype=torch.float64))
+    (1.4142135623730951, 1.0)
+    """
+    # The mean of equal numbers may be another one by rounding.
+    return in_double(image).std().item() if image.numel() > 1 and (image != image.flatten()[0]).any() else 1.0
 
 
 def noise_like(image: Tensor, seed: int = 0) -> Tensor:

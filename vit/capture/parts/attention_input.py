@@ -12,24 +12,31 @@ from vit.capture.parts.token_places import TokenPlace
 
 
 def attention_input(model: nn.Module, pair: Tensor, call: int, places: Sequence[TokenPlace]) -> TokenPlace | None:
-    """Return the first place whose tokens (B, N, D) fix the values or the weights of an attention; None if none does.
+    """Return the last place whose tokens (B, N, D) fix the values and the weights of an attention.
 
-    A norm of queries, of an adapter or of an MLP before the attention fixes neither.
+    If there is none, it is the first that fixes the values or the weights, and None if none does. A norm of queries, of
+    an adapter or of an MLP before the attention fixes neither, one of values does not fix the weights.
 
     Args:
         model: A ViT in eval mode.
         pair: Two images, (2, C, H, W).
         call: Number of the attention call.
-        places: Places before it, in the order in which they are tried.
+        places: Norms before it, in order, and then the input of the layer.
     """
-    return next((place for place in places if _fixes(model, and_first(pair), call, place)), None)
+    *norms, entry = places
+    fixed = {}
+    for place in (*norms[::-1], entry):
+        fixed[place] = _fixed(model, and_first(pair), call, place)
+        if all(fixed[place]):
+            return place
+    return next((place for place in places if any(fixed[place])), None)
 
 
 @torch.no_grad()
-def _fixes(model: nn.Module, images: Tensor, call: int, place: TokenPlace) -> bool:
-    """Return whether all images have equal values or weights in an attention if they get the tokens of the first.
+def _fixed(model: nn.Module, images: Tensor, call: int, place: TokenPlace) -> tuple[bool, bool]:
+    """Return whether all images have equal values, and equal weights, in an attention, with the tokens of the first.
 
-    If tokens pass the place more than once before the attention, the answer is no: its first tokens may be others.
+    If tokens pass the place more than once before the attention, they have not: its first tokens may be others.
     """
     seen: list[Tensor] = []
     passed = 0
@@ -47,4 +54,5 @@ def _fixes(model: nn.Module, images: Tensor, call: int, place: TokenPlace) -> bo
     intercepted = intercept(model, images, keep)
     with intercepted, place.changed(of_first):
         model(images)
-    return passed == 1 and any(bool((changes(numbers) <= rounding(numbers)).all()) for numbers in seen)
+    values, attn = (passed == 1 and bool((changes(numbers) <= rounding(numbers)).all()) for numbers in seen)
+    return values, attn

@@ -41,21 +41,26 @@ class Reading:
     """Where the logits read the tokens.
 
     Attributes:
-        place: The last place where everything that the logits read passes as tokens, or None if there is no such place.
+        last: The last place where everything that the logits read passes as tokens, or None if there is no such place.
             Tokens before the patches may be left out there.
         call: The last attention of all tokens. Its rows stand for the tokens if there is neither place nor result.
         num_tokens: Number N of tokens.
         order: The places of the tokens in the order of the first layer, or None if they are in order.
         result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
-        behind: The places by whose tokens the Jacobian is taken: the place itself, or norms behind it.
+        behind: Norms behind the last place, by whose tokens the Jacobian is taken instead.
     """
 
-    place: TokenPlace | None
+    last: KnownTokens | None
     call: int
     num_tokens: int
     order: Tensor | None = None
     result: int | None = None
     behind: tuple[KnownTokens, ...] = ()
+
+    @property
+    def place(self) -> TokenPlace | None:
+        """The last place, without its tokens."""
+        return self.last and self.last.place
 
     @torch.inference_mode(False)
     def shares(
@@ -88,8 +93,8 @@ class Reading:
 
     def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool = False) -> Tensor:
         """Return the norm of the Jacobian of the logits with respect to each token: (B, N)."""
-        if self.behind:
-            return _norms_at(self.behind, self.num_tokens, model, images, contrast, in_short)
+        if self.last:
+            return _norms_at(self.behind or (self.last,), self.num_tokens, model, images, contrast, in_short)
         found = self._norms_of_result(model, images, contrast, in_short) if self.result else None
         norms = _norms_of_rows(self.call, model, images, contrast, in_short) if found is None else found
         return norms if self.order is None else norms[:, self.order]

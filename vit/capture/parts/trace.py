@@ -172,20 +172,21 @@ def find_parts(trace: Trace, num_tokens: int) -> tuple[Parts, list[Boundary]]:
 
 
 def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[TokenPlace]:
-    """Return the outputs of the norms between the input of a layer and its attention: of modules, then of functions.
+    """Return the outputs of the norms between the input of a layer and its attention, in order.
 
     A norm gives the same for tokens of twice the length. Those over batches and others that need more than tokens are
     told by having no matrix.
     """
     start = trace.tokens.index(layer)
     before = enumerate(trace.tokens[start : attention.num_before], start)
-    modules = [
-        trace.place_of(number)
+    found: list[tuple[float, TokenPlace]] = [
+        (number, trace.place_of(number))
         for number, event in before
         if event.shape == layer.shape and _is_norm(event.boundary, event.shape)
     ]
     functions = (norm for norm in trace.norms if start < norm.num_before <= attention.num_before)
-    return [*modules, *(norm.place for norm in functions if norm.shape == layer.shape)]
+    found += [(norm.num_before - 0.5, norm.place) for norm in functions if norm.shape == layer.shape]
+    return [place for _, place in sorted(found, key=itemgetter(0))]
 
 
 def _is_norm(place: TokenPlace, shape: torch.Size) -> bool:

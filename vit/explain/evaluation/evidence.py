@@ -20,8 +20,8 @@ from vit.explain.evaluation.sanity import Replacement, other_class, permuted, re
 from vit.explain.evaluation.shuffled import SEEDS, head_parameters, mean_of_others, shuffled
 from vit.explain.evaluation.similarity import is_constant, map_correlation, top_overlap
 from vit.explain.maps import CLASS_AGNOSTIC, CONTROLS, Subject, signed_map
+from vit.explain.maps.fewer_tokens import can_drop
 from vit.explain.maps.noise import draw_for_each
-from vit.explain.maps.perturbation import can_drop
 from vit.support.outliers import outliers
 from vit.support.precision import at_least_float32, in_double
 

@@ -13,8 +13,8 @@ from vit.capture.parts.logits import logits_of
 from vit.explain.classes import check_one_of_several
 from vit.explain.evaluation.similarity import without_rounding
 from vit.explain.maps import Subject
+from vit.explain.maps.fewer_tokens import can_drop, drop_error, logits_with_tokens
 from vit.explain.maps.noise import draw_for_each
-from vit.explain.maps.perturbation import can_drop, drop_error, logits_with_tokens
 from vit.support.precision import at_least_float32
 
 STEPS = 10  # of a curve: 0, 10, ..., 90 % of the patches are removed

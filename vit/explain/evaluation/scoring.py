@@ -27,7 +27,7 @@ from vit.explain.evaluation.ground_truth import energy_inside, intersection_over
 from vit.explain.evaluation.printed_table import Table
 from vit.explain.evaluation.shuffled import mean_of_others, untrained_maps
 from vit.explain.maps import CONTROLS, METHODS, Subject, signed_map
-from vit.explain.maps.perturbation import can_drop
+from vit.explain.maps.fewer_tokens import can_drop
 from vit.explain.maps.slope import check_slope
 from vit.explain.memory import PeakMemory
 from vit.support.precision import in_double

@@ -9,7 +9,7 @@ import torch
 from einops import einsum, reduce
 from torch import Tensor
 
-from vit.capture.experiments.moved import two_of
+from vit.capture.experiments.moved import moved_by_images, two_of
 from vit.capture.interception.eager import as_written
 from vit.capture.parts.attention_input import attention_input
 from vit.capture.parts.logits import logits_of
@@ -23,15 +23,18 @@ from vit.support.extras import import_extra
 CAPTUM = ("captum.attr", "explain")  # the module with the methods, and the extra that installs it
 
 SAMPLES_AT_ONCE = 256  # images in one forward pass
+MISSING = 0.05  # of a difference of scores: what integrated gradients may miss
+FINER = 4  # times as many steps, which then must miss less than half
+ROUNDINGS = 100  # of the score: a smaller difference shows nothing
 
 
 @of_gradients
 def gradcam(subject: Subject, *, layer: int = -1) -> Tensor:
-    """Compute Grad-CAM after the norm before an attention (Selvaraju et al. 2017, eq. 1 and 2): -> (B, rows, columns).
+    """Compute Grad-CAM after the last norm before an attention (Selvaraju et al. 2017): -> (B, rows, columns).
 
-    The map is ``(sum_d w_d z_d)+``: ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If the logits read
-    the class token, patches have no gradient after the last attention, so tokens are read before it. In a layer that
-    calls no norm of tokens (B, N, D) before its attention, they are read where they enter the layer.
+    The map is ``(sum_d w_d z_d)+`` (eq. 1 and 2): ``w_d`` is the mean over patches of dy/dz_d, and y is the score. If
+    the logits read the class token, patches have no gradient after the last attention, so tokens are read before it. In
+    a layer that calls no norm of tokens (B, N, D) before its attention, they are read where they enter the layer.
 
     Args:
         subject: Model, images and score.
@@ -83,11 +86,33 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
     Args:
         subject: Model, images and score.
         steps: Number of images between grey and the image.
+
+    Raises:
+        ValueError: If the sum is another one, and more steps do not bring it nearer.
     """
     check_positive_int("steps", steps, "32 is usual")
     method = import_extra(*CAPTUM).IntegratedGradients(subject.score_of)
     at_once = max(SAMPLES_AT_ONCE, len(subject.images))
-    return _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
+    found = _pixel_map(subject, method, n_steps=steps, internal_batch_size=at_once)
+    if (missing := _missing(subject, found)) > MISSING:
+        finer = _pixel_map(subject, method, n_steps=FINER * steps, internal_batch_size=at_once)
+        if _missing(subject, finer) > missing / 2:
+            raise ValueError(
+                f"the gradients of {type(subject.model).__name__} between grey and an image do not add up to the "
+                f"difference of their scores ({100 * missing:.0f} % of it is missing, and more steps do not help), as "
+                "where numbers are rounded, a gradient is cut, or each patch is normalised first: choose occlusion"
+            )
+    return found
+
+
+@torch.no_grad()
+def _missing(subject: Subject, maps: Tensor) -> float:
+    """Return by which share of the largest difference between an image and grey a map does not sum to its own."""
+    scores = subject.score(subject.logits)
+    gained = scores - subject.score(logits_of(subject.model(torch.zeros_like(subject.images))))
+    rounding = ROUNDINGS * torch.finfo(scores.dtype).eps * scores.abs().max()
+    apart = (reduce(maps, "b r s -> b", "sum") - gained).abs().max()
+    return (apart / torch.maximum(gained.abs().max(), rounding)).item() if apart > rounding else 0.0
 
 
 @of_gradients
@@ -109,11 +134,25 @@ def smoothgrad(subject: Subject, *, samples: int = 16, noise: float = 0.15, seed
     for sample in range(samples):
         drawn = draw_for_each(images, images.shape[1:], seed, sample, draw=torch.randn)
         noisy = (images + noise * (highest - lowest) * drawn).detach().requires_grad_()
-        total += method.attribute(noisy, abs=False, additional_forward_args=contrast)
+        with as_written():
+            total += method.attribute(noisy, abs=False, additional_forward_args=contrast)
+    _check_not_flat(subject, total)
     return subject.sum_over_patches((total / samples).abs())
 
 
 def _pixel_map(subject: Subject, method: Any, **options: Any) -> Tensor:
     images = subject.images.detach().clone().requires_grad_()
-    pixels = method.attribute(images, additional_forward_args=subject.contrast, **options)
+    with as_written():
+        pixels = method.attribute(images, additional_forward_args=subject.contrast, **options)
+    _check_not_flat(subject, pixels)
     return subject.sum_over_patches(pixels.detach())
+
+
+def _check_not_flat(subject: Subject, pixels: Tensor) -> None:
+    """Raise a ValueError if no pixel has a gradient, although images move the logits."""
+    is_flat = not pixels.any() and bool(subject.images.any())
+    if is_flat and moved_by_images(subject.model, two_of(subject.images)).any():
+        raise ValueError(
+            f"the gradient of {type(subject.model).__name__} by the pixels is 0, although its logits depend on them, "
+            "as behind rounding or clamping: choose occlusion"
+        )

@@ -114,9 +114,8 @@ def check_method(method: str) -> None:
         ValueError: If there is none; the message names the nearest one.
     """
     if method not in METHODS:
-        raise ValueError(
-            f"unknown method {method!r}: choose one of {', '.join(METHODS)}{nearest_hint(method, METHODS)}"
-        )
+        hint = nearest_hint(method, METHODS) if isinstance(method, str) else ""
+        raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}{hint}")
 
 
 @torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode

@@ -235,22 +235,28 @@ class _Call:
 
 
 class _Pointwise:
-    """Follows tensors that are computed number by number from another one, as x / 2 and sigmoid(x) are from x."""
+    """Follows tensors that are computed number by number from another one, as x / 2 and sigmoid(x) are from x.
+
+    Two tensors of equal numbers are one source: a model may slice or compute x twice, as in ``x[..., :4] *
+    sigmoid(x[..., :4])``.
+    """
 
     def __init__(self) -> None:
         self.origins = WeakTensorKeyDictionary()  # tensor -> its source, and whether an activation lies between
 
     def follow(self, call: _Call, result: Any) -> None:
-        """Follow the result of a call, if it is computed number by number from one tensor.
+        """Follow the result of a call, if it is computed number by number from one tensor, or a view of such a result.
 
         A product of two tensors that are made of it, such as x * x, is an activation.
         """
+        if len(call.inputs) == 1 and all(view._is_view() for view in _tensors([result])):
+            self._follow_views(call, result)
         name, _ = arithmetic_name(call.func)
         if name not in (*ELEMENTWISE, *POINTWISE):
             return
         origins = [self._origin(x) for x in call.inputs if x.shape == result.shape]
         source = origins[0][0] if origins else result
-        if len(origins) == len(call.inputs) and all(other is source for other, _ in origins):
+        if len(origins) == len(call.inputs) and all(_are_same(source, other) for other, _ in origins):
             is_activated = any(activated for _, activated in origins)
             is_bent = name in ELEMENTWISE or (name in (*PRODUCTS, *QUOTIENTS) and len(origins) > 1)
             self.origins[result] = source, is_activated or is_bent
@@ -262,7 +268,7 @@ class _Pointwise:
             ValueError: If both are.
         """
         (source, is_gate), (other, is_other_gate) = map(self._origin, call.inputs)
-        if source is not other or not (is_gate or is_other_gate):
+        if not (is_gate or is_other_gate) or not _are_same(source, other):
             return None
         if is_gate and is_other_gate:
             raise _no_rule(call.func)
@@ -270,6 +276,22 @@ class _Pointwise:
 
     def _origin(self, x: Tensor) -> tuple[Tensor, bool]:
         return self.origins.get(x, (x, False))
+
+    def _follow_views(self, call: _Call, result: Any) -> None:
+        """Follow parts of a tensor that is followed: they are made of the same parts of its source."""
+        (x,) = call.inputs
+        source, is_activated = self._origin(x)
+        if source is x or source.shape != x.shape or call.works_in_place:
+            return
+        with torch.no_grad():
+            parts = _tensors([call.with_inputs({id(x): source})])
+        for view, part in zip(_tensors([result]), parts, strict=True):
+            self.origins[view] = part, is_activated
+
+
+@torch.no_grad()
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    return one is other or (one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other))
 
 
 def _as_it_is(call: _Call) -> Any:

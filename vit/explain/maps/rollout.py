@@ -6,6 +6,7 @@ r s rows and columns of patches.
 
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -123,11 +124,11 @@ def check_rollout(head_fusion: str, discard_ratio: float, residual: float) -> No
     """Raise a ValueError if an argument of a rollout is out of range."""
     if head_fusion not in ("mean", "max", "min"):
         raise ValueError(f"unknown head_fusion {head_fusion!r}: choose 'mean', 'max' or 'min'")
-    if not 0 <= discard_ratio < 1:
+    if not isinstance(discard_ratio, Real) or not 0 <= discard_ratio < 1:
         raise ValueError(
             f"discard_ratio ({discard_ratio}) must be at least 0 and less than 1: it is a share of weights"
         )
-    if not 0 <= residual <= 1:
+    if not isinstance(residual, Real) or not 0 <= residual <= 1:
         raise ValueError(f"residual ({residual}) must be from 0 (attention only) to 1 (no attention)")
 
 

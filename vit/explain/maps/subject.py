@@ -90,7 +90,7 @@ class Subject:
         """The parts of the model, for methods that need its attention or its layers."""
         found = examine(self.model, self.images, self.grid, self.num_prefix_tokens)
         check_every_image(self.model, self.images, found.calls, found.orders)
-        check_every_skip(self.model, self.images, found.calls, found.orders)
+        check_every_skip(self.model, self.images, found.calls, found.orders, found.reading.place)
         check_same_pixels(self.model, self.images, found)
         return found
 
