@@ -52,7 +52,8 @@ class Highway(Layer):
 
 
 def keep_bright(model, images):
-    model.layers[1].keeps = (images.mean(dim=(1, 2, 3)) > 0)[:, None, None]
+    for layer in model.layers:
+        layer.keeps = (images.mean(dim=(1, 2, 3)) > 0)[:, None, None]  # only Highway asks for it
     return model.read(model.through(model.embed(images)))
 
 
@@ -66,6 +67,16 @@ def test_an_image_without_the_skip_connection_of_the_first_is_refused(method):
     with pytest.raises(ValueError, match="no skip connection beside attention 1 for image 4 of the batch"):
         explain(model, images, method)
     assert_close(capture_attention(model, images)[1].detach(), noted_by(model, images)[1], **EXACT)
+
+
+def test_an_image_without_the_skip_connection_of_the_first_in_the_last_layer_is_refused():
+    model = invented(Layer(), Layer(), Highway(), run=keep_bright)
+    images = torch.cat([IMAGES, IMAGES.flip(0)])
+    images = images - images.mean(dim=(1, 2, 3), keepdim=True) + 1
+    assert explain(model, images, "rollout").shape == (6, 3, 5)
+    images[4] -= 2
+    with pytest.raises(ValueError, match="no skip connection beside attention 2 for image 4 of the batch"):
+        explain(model, images, "rollout")
 
 
 def test_images_that_are_all_alike_are_read(posing):

@@ -398,6 +398,11 @@ tanh_gelu = partial(F.gelu, approximate="tanh")
         (lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))), tanh_gelu),
         (lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x))), tanh_gelu),
         (lambda x: torch.multiply(x, torch.sigmoid(x.clone()).to(x.dtype)), F.silu),
+        (lambda x: x[:, :] * x[:, :].sigmoid(), F.silu),
+        (lambda x: (x.mT * x.sigmoid().mT).mT, F.silu),
+        (lambda x: x.flatten().sigmoid().view_as(x) * x, F.silu),
+        (lambda x: (x + 0) * (x + 0).sigmoid(), F.silu),
+        (lambda x: torch.cat([x.chunk(3, dim=1)[n] * x.sigmoid().chunk(3, dim=1)[n] for n in range(3)], 1), F.silu),
         (nn.SiLU(inplace=True), F.silu),
         (nn.Hardswish(inplace=True), F.hardswish),
     ],
@@ -409,12 +414,23 @@ tanh_gelu = partial(F.gelu, approximate="tanh")
         "fast gelu",
         "cubic gelu",
         "silu, cast",
+        "silu, sliced twice",
+        "silu, transposed",
+        "silu, flat gate",
+        "silu, computed twice",
+        "silu, in parts",
         "silu in place",
         "hardswish in place",
     ],
 )
 def test_an_activation_has_one_map_however_it_is_written(written, as_function):
     assert_close(of_activation(written), of_activation(as_function), **EXACT)
+
+
+def test_a_gate_of_another_part_of_a_tensor_is_a_product():
+    """SwiGLU: the first half is an activation, and the second is multiplied by it."""
+    written = of_activation(lambda x: x[:, :3] * x[:, :3].sigmoid() * x[:, 3:6])
+    assert_close(written, of_activation(lambda x: F.silu(x[:, :3]) * x[:, 3:6]), **EXACT)
 
 
 def test_a_product_of_two_activations_of_one_tensor_is_refused():

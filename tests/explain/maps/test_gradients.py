@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from tests.architectures import EXACT, IMAGES, ROWS, TARGET, VERSUS, randomised
 from tests.capture.test_invented_models import IMAGES as INVENTED
 from tests.capture.test_invented_models import Layer, invented
+from tests.capture.wrapped_model import Around
 from vit.explain import METHODS, explain
 from vit.explain.maps.methods import signed_map
 from vit.explain.maps.noise import draw_for_each
@@ -204,6 +206,50 @@ def test_integrated_gradients_are_the_mean_gradient_on_the_way_from_grey(random_
     assert_close(signed("integrated_gradients", model), default, **EXACT)
 
 
+def rounded(model, tokens):
+    return tokens.round()
+
+
+def rounded_straight_through(model, tokens):
+    return tokens + (rounded(model, tokens) - tokens).detach()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (rounded, "the gradient of Around by the pixels is 0, although its logits depend on them"),
+        (rounded_straight_through, r"of Around between grey and an image do not add up .* where numbers are rounded"),
+    ],
+)
+def test_integrated_gradients_that_do_not_add_up_are_refused(change, reason, random_vit):
+    def run(model, images):
+        tokens = change(model, model.embed(images))
+        for block in model.blocks:
+            tokens = block(tokens)
+        return model.forward_head(model.norm(tokens))
+
+    model = Around(random_vit(), run).eval()
+    with pytest.raises(ValueError, match=reason):
+        explain(model, IMAGES, "integrated_gradients")
+    for method in ("input_gradient", "smoothgrad"):
+        if change is rounded:
+            with pytest.raises(ValueError, match=reason):
+                explain(model, IMAGES, method)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")  # of passes without a gradient
+@pytest.mark.parametrize("method", OF_PIXELS)
+def test_a_reentrant_checkpoint_does_not_keep_pixels_from_their_gradient(method, random_vit):
+    def run(model, images):
+        tokens = model.embed(images)
+        for block in model.blocks:
+            tokens = checkpoint(block, tokens, use_reentrant=True)
+        return model.forward_head(model.norm(tokens))
+
+    model = random_vit()
+    assert_close(explain(Around(model, run).eval(), IMAGES, method), explain(model, IMAGES, method), **EXACT)
+
+
 def test_integrated_gradients_of_many_images_are_those_of_each(random_vit, monkeypatch):
     monkeypatch.setattr("vit.explain.maps.gradients.SAMPLES_AT_ONCE", 2)  # fewer than there are images
     model = random_vit()
@@ -308,6 +354,53 @@ def test_gradcam_reads_the_norm_before_the_attention_however_it_is_called(kind):
         expected = explain(plain, INVENTED, "gradcam", target=2, layer=layer)
         assert expected.any()
         assert_close(explain(model, INVENTED, "gradcam", target=2, layer=layer), expected, **EXACT)
+
+
+class NormOfNorm(Layer):
+    """A norm before the norm of the attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.LayerNorm(12)
+
+    def forward(self, tokens):
+        tokens = tokens + self.attend(self.norm1(self.before(tokens)))
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+def test_gradcam_reads_the_last_of_two_norms_before_the_attention():
+    model = invented(NormOfNorm(), NormOfNorm())
+    kept = []
+    with model.layers[1].norm1.register_forward_hook(lambda _, __, output: kept.append(output)):
+        score = model(INVENTED)[:, 2].sum()
+    (slope,) = torch.autograd.grad(score, kept[0])
+    weights = slope[:, 1:].mean(dim=1, keepdim=True)
+    expected = (weights * kept[0][:, 1:]).sum(dim=-1).clamp(min=0).unflatten(1, (3, 5))
+    assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
+
+
+class NormOfValues(Layer):
+    """Values have a norm of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_values = nn.LayerNorm(12)
+
+    def attend(self, tokens):
+        q, k, v = self.split(tokens)
+        v = self.of_values(self.join(v)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.proj(self.join(self.mix(self, q, k, v)))
+
+
+def test_gradcam_does_not_take_a_norm_of_values_for_one_of_tokens():
+    model = invented(NormOfValues(), NormOfValues())
+    kept = []
+    with model.layers[1].norm1.register_forward_hook(lambda _, __, output: kept.append(output)):
+        score = model(INVENTED)[:, 2].sum()
+    (slope,) = torch.autograd.grad(score, kept[0])
+    weights = slope[:, 1:].mean(dim=1, keepdim=True)
+    expected = (weights * kept[0][:, 1:]).sum(dim=-1).clamp(min=0).unflatten(1, (3, 5))
+    assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -159,3 +159,36 @@ def test_a_gradient_that_is_a_tenth_too_small_is_refused(random_vit):
             block.mlp.register_forward_hook(shrink)
         with pytest.raises(ValueError, match="is not the slope of its score"):
             check_slope(Subject(model, IMAGES.to(dtype), 1))
+
+
+def low_contrast(strength):
+    return torch.cat([0.5 + strength * IMAGES[:1], IMAGES])
+
+
+@pytest.mark.parametrize("images", [low_contrast(0), low_contrast(1e-3), low_contrast(1e-2)], ids=["0", "1e-3", "1e-2"])
+def test_a_blank_image_before_the_others_does_not_hide_a_wrong_gradient(images, random_vit):
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        explain(half_detached(random_vit).eval().float(), images.float(), "input_gradient")
+
+
+def test_a_score_that_rounds_by_more_than_steps_change_it_is_checked_in_float64(random_vit):
+    model = half_detached(random_vit).eval().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.shape == (7,):  # the bias of the head
+                parameter += 3e4
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        explain(model, IMAGES.float(), "relevance", target=1)
+
+
+def test_a_gradient_that_is_cut_for_one_image_of_the_batch_is_refused(random_vit):
+    def run(model, images):
+        logits = model(images)
+        is_bright = images.mean(dim=(1, 2, 3)) > 1
+        return torch.where(is_bright[:, None], (logits + logits.detach()) / 2, logits)
+
+    model, images = Around(random_vit(depth=2), run).eval(), torch.cat([IMAGES, IMAGES.flip(-1)])
+    assert explain(model, images, "input_gradient").shape == (4, 3, 5)
+    images[2] += 2
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        explain(model, images, "input_gradient")

@@ -249,8 +249,7 @@ class _Pointwise:
 
         A product of two tensors that are made of it, such as x * x, is an activation.
         """
-        if len(call.inputs) == 1 and all(view._is_view() for view in _tensors([result])):
-            self._follow_views(call, result)
+        self._follow_views(call, result)
         name, _ = arithmetic_name(call.func)
         if name not in (*ELEMENTWISE, *POINTWISE):
             return
@@ -279,14 +278,20 @@ class _Pointwise:
 
     def _follow_views(self, call: _Call, result: Any) -> None:
         """Follow parts of a tensor that is followed: they are made of the same parts of its source."""
-        (x,) = call.inputs
-        source, is_activated = self._origin(x)
-        if source is x or source.shape != x.shape or call.works_in_place:
+        views = _tensors([result])
+        of_all = [x for x in call.inputs if all(view._base is not None and view._base is _base(x) for view in views)]
+        source, is_activated = self._origin(of_all[0]) if of_all else (None, False)
+        if source is None or source is of_all[0] or source.shape != of_all[0].shape or call.works_in_place:
             return
         with torch.no_grad():
-            parts = _tensors([call.with_inputs({id(x): source})])
-        for view, part in zip(_tensors([result]), parts, strict=True):
+            parts = _tensors([call.with_inputs({id(of_all[0]): source})])
+        for view, part in zip(views, parts, strict=True):
             self.origins[view] = part, is_activated
+
+
+def _base(x: Tensor) -> Tensor:
+    """Return the tensor that a view shows, or the tensor itself."""
+    return x if x._base is None else x._base
 
 
 @torch.no_grad()
