@@ -126,7 +126,7 @@ def test_the_readme_says_first_what_was_measured_and_what_of_it_is_out_of_date(c
     assert re.search(
         r"batches of 128 at least .* \(fp32 \(out-of-date\)\)\. "
         r"The engine is OpenVINO, which makes timm's model as fast\. "
-        r"Without it, \[single images\]\(.*\) run at [\d.]+ to [\d.]+ times the speed of the fastest\.",
+        r"Without `vit.optimize`, \[single images\]\(.*\) run at [\d.]+ to [\d.]+ times the speed of the fastest\.",
         fast,
     )
     assert "for `gradcam`, 0.50 (0.38 to 0.75) for `relevance`, 0.12 (0.00 to 0.38) for the best control, 0.25" in maps
