@@ -136,9 +136,12 @@ def _are_near(one: Tensor, other: Tensor) -> bool:
 
 
 def _reads_the_same(model: nn.Module, anatomy: Anatomy, image: Tensor, kept: Tensor) -> bool:
-    """Return whether the logits read the tokens that are left as they do among all, and no other ones."""
+    """Return whether the logits read the tokens that are left as they do among all, and no other ones.
+
+    A model that reads other tokens of each image, as a maximum does, may read any.
+    """
     reading = anatomy.reading
-    if reading.last is None:
+    if reading.last is None or anatomy.fixed_readout is None:
         return True
     among_all = replace(reading, behind=()).shares(model, image, in_short=True)[0] > 0
     standing = reading.last.tokens
