@@ -95,9 +95,9 @@ class Anatomy:
         1 / N. The tokens with a share are the read-out tokens.
 
         The last tokens are those behind the final norm, even if it is called for some tokens at a time, such as for the
-        class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, or
-        a norm that is neither, the last tokens are those before it: a norm divides each by its length, so that long
-        tokens then have smaller shares.
+        class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, a
+        norm that is neither, or one that is called for each image, the last tokens are those before it: a norm divides
+        each by its length, so that long tokens then have smaller shares.
 
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or

@@ -413,6 +413,22 @@ def test_tokens_that_are_normed_apart_are_read_behind_their_norms(way, count):
     assert (expected[:, 3] > 3 * expected[:, 4]).all()
 
 
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_a_module_and_the_function_that_it_calls_are_one_norm(passed_on):
+    """Class token and patches have norms of two kinds, each of which is called once."""
+
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        first = model.norm(tokens[:, 0])
+        first = model.kept(first) if passed_on else first
+        return model.head(0.5 * first + F.rms_norm(tokens[:, 1:], (WIDTH,)).mean(dim=1))
+
+    model = invented(run=run)
+    model.kept = nn.Identity()
+    expected = torch.tensor([1 / 3, *[2 / 45] * 15], dtype=torch.float64)
+    assert_close(examine(model, IMAGES).readout, expected, **EXACT)
+
+
 def test_registers_behind_the_patches_that_no_norm_gets_have_no_share():
     weights = torch.linspace(1, 2, 9, dtype=torch.float64)
 

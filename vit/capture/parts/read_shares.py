@@ -168,7 +168,8 @@ def _norms_at(
 
     def start_graph(index: int, tokens: Tensor) -> Tensor:
         torch.set_grad_enabled(True)  # the layers before need no graph, which saves memory
-        leaf = tokens.detach().requires_grad_()
+        with torch._C.DisableTorchFunction():  # else FollowValues leads from one place to the place before it
+            leaf = tokens.detach().requires_grad_()
         leaves.append(_Leaf(leaf, "b n d -> b n", places[index].tokens, num_tokens))
         return leaf
 
