@@ -184,6 +184,7 @@ def test_a_model_that_normalises_each_patch_owes_nothing_to_its_scale(architectu
     assert_close(found, torch.zeros_like(found), rtol=0, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:with steps=[12], the sums of these maps miss")
 def test_integrated_gradients_add_up_to_what_the_image_adds_to_grey(random_vit):
     model = random_vit()
     with torch.no_grad():
@@ -194,6 +195,14 @@ def test_integrated_gradients_add_up_to_what_the_image_adds_to_grey(random_vit):
     ]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-3 * owed.abs().max() < 0.1 * errors[0]
+
+
+def test_too_few_steps_of_integrated_gradients_come_with_a_warning_that_names_more(architectures, model_of):
+    """Each patch is normalised first, so the score moves where the image is nearly grey."""
+    name = "vit-pytorch, ViT"
+    model, images = model_of(name), architectures[name].images()
+    with pytest.warns(UserWarning, match=r"with steps=32, the sums .* miss the difference .* by \d+ %: give steps=128"):
+        signed_map("integrated_gradients", Subject(model, images))
 
 
 def test_integrated_gradients_are_the_mean_gradient_on_the_way_from_grey(random_vit):

@@ -18,7 +18,7 @@ from vit.explain.maps.subject import Subject
 
 EACH_METHOD = pytest.mark.parametrize("method", METHODS)
 FEWER = {"integrated_gradients": {"steps": 2}, "smoothgrad": {"samples": 2}}
-
+pytestmark = pytest.mark.filterwarnings("ignore:with steps=2, the sums of these maps miss")  # two are too few
 
 NEED_ALL_TOKENS = tuple(f"ours, {name}" for name in ("window", "neighborhood", "sparse", "convolution", "recurrent"))
 NEED_ALL_TOKENS += ("vit-pytorch, SimpleViT, registers",)
