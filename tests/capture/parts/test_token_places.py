@@ -18,6 +18,7 @@ from vit.capture.parts.token_places import (
     some_tokens_at,
     tokens_at,
 )
+from vit.capture.parts.token_places import seen_at as several_seen
 
 TOKENS = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -64,6 +65,14 @@ def test_several_places_are_changed_in_one_pass_each_in_its_own_way():
     moved = [0, 10, 0, 1000, 0, 100]
     for result, usual, much in zip(results, [*norms_of(TOKENS), TOKENS], moved, strict=True):
         torch.testing.assert_close(result, usual + much)
+
+
+def test_several_places_are_seen_in_one_pass_and_stay_as_they_are():
+    seen = {}
+    with several_seen([NormResult(0), NormResult(2)], seen.__setitem__):
+        results = norms_of(TOKENS)
+    torch.testing.assert_close(seen, {0: results[0], 1: results[2]})
+    torch.testing.assert_close(results, norms_of(TOKENS))
 
 
 @pytest.mark.parametrize("number", [0, 1])

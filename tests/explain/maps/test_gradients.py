@@ -379,12 +379,7 @@ class NormOfNorm(Layer):
 
 def test_gradcam_reads_the_last_of_two_norms_before_the_attention():
     model = invented(NormOfNorm(), NormOfNorm())
-    kept = []
-    with model.layers[1].norm1.register_forward_hook(lambda _, __, output: kept.append(output)):
-        score = model(INVENTED)[:, 2].sum()
-    (slope,) = torch.autograd.grad(score, kept[0])
-    weights = slope[:, 1:].mean(dim=1, keepdim=True)
-    expected = (weights * kept[0][:, 1:]).sum(dim=-1).clamp(min=0).unflatten(1, (3, 5))
+    expected = gradcam_by_hooks(model, model.layers[1].norm1, 1, lambda model: model(INVENTED)[:, 2])
     assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
 
 
@@ -403,12 +398,7 @@ class NormOfValues(Layer):
 
 def test_gradcam_does_not_take_a_norm_of_values_for_one_of_tokens():
     model = invented(NormOfValues(), NormOfValues())
-    kept = []
-    with model.layers[1].norm1.register_forward_hook(lambda _, __, output: kept.append(output)):
-        score = model(INVENTED)[:, 2].sum()
-    (slope,) = torch.autograd.grad(score, kept[0])
-    weights = slope[:, 1:].mean(dim=1, keepdim=True)
-    expected = (weights * kept[0][:, 1:]).sum(dim=-1).clamp(min=0).unflatten(1, (3, 5))
+    expected = gradcam_by_hooks(model, model.layers[1].norm1, 1, lambda model: model(INVENTED)[:, 2])
     assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
 
 
