@@ -429,6 +429,31 @@ def test_a_module_and_the_function_that_it_calls_are_one_norm(passed_on):
     assert_close(examine(model, IMAGES).readout, expected, **EXACT)
 
 
+def test_a_token_that_a_norm_gets_twice_is_read_at_both_places():
+    """The slopes of a token add up, and not their squares."""
+
+    def read(tokens):
+        return tokens[:, 0] + tokens[:, 1:].mean(dim=1) + 0.5 * tokens[:, 0]
+
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        one = model.norm(tokens[:, 0]) + model.norm(tokens[:, 1:]).mean(dim=1)
+        return model.head(one + 0.5 * model.norm(tokens)[:, 0])
+
+    shares = examine(invented(read=read), IMAGES).readout
+    assert_close(shares[0], torch.tensor(0.6, dtype=torch.float64))
+    assert_close(examine(invented(run=run), IMAGES).readout, shares, **EXACT)
+
+
+def test_a_token_that_two_norms_make_different_is_read_before_them():
+    def run(model, images):
+        tokens = model.through(model.embed(images))
+        return model.head(model.norm(tokens[:, 0]) + F.rms_norm(tokens, (WIDTH,)).mean(dim=1))
+
+    anatomy = examine(invented(run=run), IMAGES)
+    assert not anatomy.reading.behind
+
+
 def test_registers_behind_the_patches_that_no_norm_gets_have_no_share():
     weights = torch.linspace(1, 2, 9, dtype=torch.float64)
 

@@ -21,6 +21,9 @@ def last_norms(
 ) -> list[KnownTokens]:
     """Return what norms return behind a place, with its tokens; none if the logits read anything else.
 
+    A token may stand at several places, as of a norm that is called for overlapping parts. If it is not the same there
+    and the logits read both, there is no one place for it, and none is returned.
+
     Args:
         model: A ViT in eval mode.
         pair: Two images, (2, C, H, W).
@@ -35,4 +38,34 @@ def last_norms(
         norms = [several[way] for several in ways if way < len(several)]
         found = tokens_of_places(model, pair[:1], calls, num_tokens, partial(seen_at, norms))
         known += [KnownTokens(norms[index], tokens) for index, tokens in found.items()]
-    return known if known and fixes_logits(model, [norm.place for norm in known], pair) else []
+    if not known or not _fix_logits(model, known, pair):
+        return []
+    for norm in _contradicted(model, known, pair[:1]):
+        known = [other for other in known if other is not norm]
+        if not _fix_logits(model, known, pair):
+            return []
+    return known
+
+
+def _fix_logits(model: nn.Module, known: Sequence[KnownTokens], pair: Tensor) -> bool:
+    return fixes_logits(model, [norm.place for norm in known], pair)
+
+
+def _contradicted(model: nn.Module, known: Sequence[KnownTokens], image: Tensor) -> list[KnownTokens]:
+    """Return the places with a token that is another one at a later place, as where a norm follows a norm."""
+    seen: dict[int, Tensor] = {}
+    with seen_at([norm.place for norm in known], lambda index, tokens: seen.update({index: tokens[0].clone()})):
+        model(image)
+    latest: dict[int, Tensor] = {}
+    found = []
+    for index in sorted(seen, reverse=True):
+        standing = [(token, seen[index][at]) for at, token in enumerate(known[index].tokens.tolist()) if token >= 0]
+        if any(token in latest and not _are_equal(latest[token], numbers) for token, numbers in standing):
+            found.append(known[index])
+        else:
+            latest |= dict(standing)
+    return found
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other)

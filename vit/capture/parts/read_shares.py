@@ -145,14 +145,13 @@ class _Leaf:
     tokens: Tensor | None = None  # the number of each of M tokens, (M,), or -1 for none; None: they are all, in order
     num_tokens: int = 0
 
-    def by_token(self, squares: Tensor) -> Tensor:
-        """Return the sum of the squared slopes of each token, (B, N)."""
-        sums = reduce(squares, self.pattern, "sum")
+    def of_all(self, slope: Tensor) -> Tensor:
+        """Return the slopes of all tokens, (B, N, D), or as they are."""
         if self.tokens is None:
-            return sums
+            return slope
         known = self.tokens >= 0
-        of_all = sums.new_zeros(len(sums), self.num_tokens)
-        return of_all.index_add(1, self.tokens[known].to(sums.device), sums[:, known])
+        zeros = slope.new_zeros(len(slope), self.num_tokens, slope.shape[-1])
+        return zeros.index_add(1, self.tokens[known].to(slope.device), slope[:, known])
 
 
 def _norms_at(
@@ -252,10 +251,10 @@ def _squares(model: nn.Module, flat: Tensor, leaves: Sequence[_Leaf], directions
         slopes = torch.autograd.grad((flat * direction).sum(), numbers, retain_graph=True, allow_unused=True)
         if all(slope is None for slope in slopes):
             raise _no_gradient(model)
-        for leaf, slope in zip(leaves, slopes, strict=True):
-            if slope is not None:
-                # In float16 the squares of small slopes are zero.
-                squares = squares + leaf.by_token(at_least_float32(slope.detach()) ** 2)
+        # In float16 the squares of small slopes are zero.
+        of_leaves = zip(leaves, slopes, strict=True)
+        found = [leaf.of_all(at_least_float32(slope.detach())) for leaf, slope in of_leaves if slope is not None]
+        squares = squares + reduce(sum(found) ** 2, leaves[0].pattern, "sum")  # a token may stand at several places
     return squares
 
 
