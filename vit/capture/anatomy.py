@@ -284,7 +284,7 @@ def _find_reading(
     shares = reading.shares(model, pair)
     if known and ((shares > 0).sum(dim=1) > 1).any():  # the share of one token is 1 anywhere
         norms = last_norms(model, pair, trace, calls, num_tokens, known.place)
-        reading = replace(reading, behind=tuple(norms))
+        reading = replace(reading, norms=tuple(norms))
         shares = reading.shares(model, pair) if norms else shares
     if result is not None:
         at_result = replace(reading, result=result)

@@ -49,6 +49,32 @@ def test_the_shares_of_a_class_token_and_a_mean_are_those_of_the_whole_jacobian(
     assert_close(examine(model, IMAGES).readout, norms / norms.sum(), **EXACT)
 
 
+def test_a_head_that_reads_each_token_before_they_are_pooled_is_behind_the_last_tokens():
+    model, last = invented(read=lambda tokens: tokens), []
+    model.add_module("scores", model.head)
+    model.head = Pooled(model.scores)
+    with model.norm.register_forward_hook(lambda _, __, output: last.append(output)):
+        model(IMAGES)
+    # logits_k = log sum_n exp(w_k x_n), so that d logits_k / d x_n = softmax_n(w_k x_n) w_k.
+    weights = model.scores(last[0]).softmax(dim=1)
+    norms = (weights.square() @ model.scores.weight.square().sum(dim=1)).sqrt()
+    shares = norms / norms.sum(dim=1, keepdim=True)
+    subject = Subject(model, IMAGES)
+    assert_close(subject.readout, shares, **EXACT)
+    assert_close(signed_map("rollout", subject).flatten(1), rolled_and_read(model, IMAGES, shares)[:, 1:], **EXACT)
+
+
+class Pooled(nn.Module):
+    """Scores of each token, then the logarithm of the sum of their exponentials over the tokens."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, tokens):
+        return self.scores(tokens).logsumexp(dim=1)
+
+
 def of_cct():
     from vit_pytorch.cct import CCT
 
@@ -451,7 +477,7 @@ def test_a_token_that_two_norms_make_different_is_read_before_them():
         return model.head(model.norm(tokens[:, 0]) + F.rms_norm(tokens, (WIDTH,)).mean(dim=1))
 
     anatomy = examine(invented(run=run), IMAGES)
-    assert not anatomy.reading.behind
+    assert not anatomy.reading.norms
 
 
 def test_registers_behind_the_patches_that_no_norm_gets_have_no_share():

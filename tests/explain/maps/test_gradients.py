@@ -246,6 +246,14 @@ def test_integrated_gradients_that_do_not_add_up_are_refused(change, reason, ran
                 explain(model, IMAGES, method)
 
 
+def test_integrated_gradients_from_a_grey_image_without_a_score_are_refused(random_vit):
+    def run(model, images):
+        return model(images / images.std(dim=(1, 2, 3), keepdim=True))
+
+    with pytest.raises(ValueError, match="of Around for a grey image are NaN or infinite"):
+        explain(Around(random_vit(), run).eval(), IMAGES, "integrated_gradients")
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")  # of passes without a gradient
 @pytest.mark.parametrize("method", OF_PIXELS)
 def test_a_reentrant_checkpoint_does_not_keep_pixels_from_their_gradient(method, random_vit):

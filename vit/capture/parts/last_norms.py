@@ -1,6 +1,7 @@
-"""Finds norms behind the last place of all tokens, if all that the logits read passes them token by token.
+"""Finds the last norms, if all that the logits read passes them token by token.
 
-Class token and patches may have a norm each, one norm may get some of the tokens, or each token its own call.
+Class token and patches may have a norm each, one norm may get some of the tokens, or each token its own call. A head
+that reads each token may follow.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from vit.capture.parts.trace import Trace
 def last_norms(
     model: nn.Module, pair: Tensor, trace: Trace, calls: Sequence[int], num_tokens: int, place: TokenPlace
 ) -> list[KnownTokens]:
-    """Return what norms return behind a place, with its tokens; none if the logits read anything else.
+    """Return what norms return behind the last place, or before it, with its tokens; none if the logits read more.
 
     A token may stand at several places, as of a norm that is called for overlapping parts. If it is not the same there
     and the logits read both, there is no one place for it, and none is returned.
@@ -32,7 +33,7 @@ def last_norms(
         num_tokens: Number N of tokens.
         place: What ``last_place`` returned.
     """
-    ways = [some_tokens_at(norm, shape, num_tokens, len(pair)) for norm, shape in trace.norms_after(place)]
+    ways = [some_tokens_at(norm, shape, num_tokens, len(pair)) for norm, shape in trace.norms_beside(place)]
     known: list[KnownTokens] = []
     for way in range(max(map(len, ways), default=0)):
         norms = [several[way] for several in ways if way < len(several)]

@@ -47,7 +47,7 @@ class Reading:
         num_tokens: Number N of tokens.
         order: The places of the tokens in the order of the first layer, or None if they are in order.
         result: The number of the result of a function, as ``last_result`` returns it, if no module has the tokens.
-        behind: Norms behind the last place, by whose tokens the Jacobian is taken instead.
+        norms: The last norms, by whose tokens the Jacobian is taken instead, if the last place is not one of them.
     """
 
     last: KnownTokens | None
@@ -55,7 +55,7 @@ class Reading:
     num_tokens: int
     order: Tensor | None = None
     result: int | None = None
-    behind: tuple[KnownTokens, ...] = ()
+    norms: tuple[KnownTokens, ...] = ()
 
     @property
     def place(self) -> TokenPlace | None:
@@ -94,7 +94,7 @@ class Reading:
     def _norms(self, model: nn.Module, images: Tensor, contrast: Tensor | None, in_short: bool = False) -> Tensor:
         """Return the norm of the Jacobian of the logits with respect to each token: (B, N)."""
         if self.last:
-            return _norms_at(self.behind or (self.last,), self.num_tokens, model, images, contrast, in_short)
+            return _norms_at(self.norms or (self.last,), self.num_tokens, model, images, contrast, in_short)
         found = self._norms_of_result(model, images, contrast, in_short) if self.result else None
         norms = _norms_of_rows(self.call, model, images, contrast, in_short) if found is None else found
         return norms if self.order is None else norms[:, self.order]

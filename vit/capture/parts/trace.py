@@ -88,12 +88,17 @@ class Trace:
         ]
         return [(place, shape) for _, place, shape in sorted(found, key=itemgetter(0))]
 
-    def norms_after(self, place: TokenPlace) -> list[tuple[TokenPlace, torch.Size]]:
-        """Return what norms return, of modules or functions, after a place of ``behind_layers``, and its shape."""
+    def norms_beside(self, place: TokenPlace) -> list[tuple[TokenPlace, torch.Size]]:
+        """Return what norms return, of modules or functions, and its shape: those after a place of ``behind_layers``.
+
+        If none comes after it, they are those before it, unless the place is itself what a norm returns.
+        """
         behind = self.behind_layers()
         inner = place.place if isinstance(place, InSequence) else place
-        start = [other for other, _ in behind].index(inner) + 1
-        return [(other, shape) for other, shape in behind[start:] if _is_norm(other, shape)]
+        number = [other for other, _ in behind].index(inner)
+        of_norms = [_is_norm(*found) for found in behind]
+        start, end = (number + 1, len(behind)) if any(of_norms[number:]) else (0, number)
+        return [found for found, of_norm in list(zip(behind, of_norms, strict=True))[start:end] if of_norm]
 
     def place_of(self, number: int) -> TokenPlace:
         """Return the place of an event, at its own time if tokens pass the place more than once."""

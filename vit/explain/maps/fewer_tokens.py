@@ -143,9 +143,9 @@ def _reads_the_same(model: nn.Module, anatomy: Anatomy, image: Tensor, kept: Ten
     reading = anatomy.reading
     if reading.last is None or anatomy.fixed_readout is None:
         return True
-    among_all = replace(reading, behind=()).shares(model, image, in_short=True)[0] > 0
+    among_all = replace(reading, norms=()).shares(model, image, in_short=True)[0] > 0
     standing = reading.last.tokens
     last = replace(reading.last, tokens=standing[torch.isin(standing, kept)])
     with _chosen(anatomy, kept[None]):
-        read = replace(reading, last=last, behind=()).shares(model, image, in_short=True)[0] > 0
+        read = replace(reading, last=last, norms=()).shares(model, image, in_short=True)[0] > 0
     return torch.equal(read.cpu(), (among_all.cpu() & torch.isin(torch.arange(anatomy.num_tokens), kept)))

@@ -90,7 +90,7 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
         steps: Number of images between grey and the image.
 
     Raises:
-        ValueError: If the sum is another one, and more steps do not bring it nearer.
+        ValueError: If the sum is another one, and more steps do not bring it nearer, or if grey has no finite score.
     """
     check_positive_int("steps", steps, "32 is usual")
     method = import_extra(*CAPTUM).IntegratedGradients(subject.score_of)
@@ -102,7 +102,8 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
             raise ValueError(
                 f"the gradients of {type(subject.model).__name__} between grey and an image do not add up to the "
                 f"difference of their scores ({100 * missing:.0f} % of it is missing, and more steps do not help), as "
-                "where numbers are rounded, a gradient is cut, or each patch is normalised first: choose occlusion"
+                "where numbers are rounded, a gradient is cut, or an image or each patch is normalised first: choose "
+                "occlusion"
             )
         warnings.warn(
             f"with steps={steps}, the sums of these maps miss the difference of the scores of an image and of grey by "
@@ -116,7 +117,13 @@ def integrated_gradients(subject: Subject, *, steps: int = 32) -> Tensor:
 def _missing(subject: Subject, maps: Tensor) -> float:
     """Return by which share of the largest difference between an image and grey a map does not sum to its own."""
     scores = subject.score(subject.logits)
-    gained = scores - subject.score(logits_of(subject.model(torch.zeros_like(subject.images))))
+    of_grey = subject.score(logits_of(subject.model(torch.zeros_like(subject.images))))
+    if not of_grey.isfinite().all():
+        raise ValueError(
+            f"the logits of {type(subject.model).__name__} for a grey image are NaN or infinite, as of a model that "
+            "divides by the deviation of an image, so no map can add up to a difference from them: choose occlusion"
+        )
+    gained = scores - of_grey
     rounding = ROUNDINGS * torch.finfo(scores.dtype).eps * scores.abs().max()
     apart = (reduce(maps, "b r s -> b", "sum") - gained).abs().max()
     return (apart / torch.maximum(gained.abs().max(), rounding)).item() if apart > rounding else 0.0
