@@ -14,6 +14,7 @@ import vit
 from tests.architectures import EXACT, IMAGES, TARGET, VERSUS, made, randomised
 from tests.capture.wrapped_model import Around
 from vit.explain.maps.methods import signed_map
+from vit.explain.maps.relevance_rules import FollowRules, find_rules
 from vit.explain.maps.subject import Subject
 
 ROWS = torch.arange(3)
@@ -290,6 +291,16 @@ def scripted(x):
 def test_what_no_rule_can_follow_is_refused(activation, reason):
     with pytest.raises(ValueError, match=reason):
         of_activation(activation)
+
+
+def test_a_bound_that_the_first_image_does_not_reach_is_refused_for_one_that_does():
+    small, large = (torch.full((1, 2, 3), number, requires_grad=True) for number in (0.01, 1.0))
+    rules = find_rules(nn.Identity(), lambda: small.clamp(max=5))
+    with FollowRules(rules):
+        kept = small.clamp(max=5)
+    assert_close(kept, small)
+    with pytest.raises(ValueError, match=r"attnlrp has no rule for torch\.Tensor\.clamp"), FollowRules(rules):
+        large.clamp(max=5)
 
 
 @pytest.mark.parametrize("cut", [Tensor.detach, torch.detach, lambda tokens: tokens.data])

@@ -84,6 +84,20 @@ def test_pixel_gradients_are_added_up_over_the_pixels_that_a_patch_sees(random_v
     assert_close(signed("input_gradient", model, images.detach()), expected, **EXACT)
 
 
+@pytest.mark.parametrize("method", ["occlusion", "token_drop"])
+def test_a_score_that_rounds_by_much_of_what_patches_change_comes_with_a_warning(method, random_vit):
+    model = random_vit().float()
+    images = IMAGES.float()
+    exact = signed(method, model, images)
+    with torch.no_grad():
+        model.head.bias += 1e5 * torch.arange(len(model.head.bias))
+    with pytest.warns(
+        UserWarning, match=r"the score of image 0 rounds by \S+, and its patches change it by \S+ at most"
+    ):
+        rounded = signed(method, model, images)
+    assert not torch.allclose(exact, rounded, rtol=1e-2)
+
+
 def test_occluded_patches_may_be_oblong(random_vit):
     model = random_vit(patch_size=(2, 5))
     grey = IMAGES.clone()

@@ -12,6 +12,7 @@ from vit.explain.maps import METHODS, Subject
 from vit.explain.maps.slope import check_slope
 
 IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0)).double()
+UNMEASURED = r"whether the gradient of \w+ is the slope of its score could not be measured"
 OF_GRADIENTS = (
     *("gradient_rollout", "relevance", "legrad", "gradcam", "attnlrp"),
     *("input_gradient", "integrated_gradients", "smoothgrad"),
@@ -89,7 +90,7 @@ def test_every_method_refuses_a_gradient_that_is_not_the_slope(make, random_vit)
 def test_the_error_has_the_slope_by_the_gradient_and_by_changed_images(random_vit):
     with pytest.raises(ValueError, match="is not the slope") as error:
         explain(reversing(random_vit).eval(), IMAGES, "input_gradient", target=1)
-    numbers = re.search(r"pixels (\S+), where the score changes by (\S+)\)", str(error.value)).groups()
+    numbers = re.search(r"direction (\S+), where the score changes by (\S+)\)", str(error.value)).groups()
     said, measured = map(float, numbers)
     assert said == pytest.approx(-measured, rel=0.01)
 
@@ -103,7 +104,8 @@ def test_edges_measure_no_slope(random_vit):
     def in_steps(model, images):  # a slope of 1 in place of 0, as for quantised training
         return model(images + ((100 * images).round() / 100 - images).detach())
 
-    check_slope(Subject(Around(random_vit(depth=1), in_steps).eval(), IMAGES))
+    with pytest.warns(UserWarning, match=UNMEASURED):
+        check_slope(Subject(Around(random_vit(depth=1), in_steps).eval(), IMAGES))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -125,9 +127,85 @@ def test_a_model_with_an_autocast_of_its_own_is_checked_without_it(random_vit):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_model_that_casts_its_input_to_half_precision_is_explained_and_not_checked(dtype, random_vit):
-    model = Around(random_vit(depth=2), lambda model, images: model(images.to(dtype))).to(dtype).eval()
-    assert explain(model, IMAGES.float(), "relevance", 1).isfinite().all()
+def test_a_model_that_casts_its_input_to_half_precision_is_checked_without_the_cast(dtype, random_vit):
+    def cast(make):
+        return Around(make(random_vit), lambda model, images: model(images.to(dtype))).to(dtype).eval()
+
+    assert explain(cast(lambda random_vit: random_vit(depth=2)), IMAGES.float(), "relevance", 1).isfinite().all()
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        explain(cast(half_detached), IMAGES.float(), "relevance", 1)
+
+
+class Float32Norm(nn.LayerNorm):
+    """A norm that computes in float32, as in CLIP."""
+
+    def forward(self, tokens):
+        return super().forward(tokens.float()).to(tokens.dtype)
+
+
+class Bfloat16(nn.Module):
+    """A module whose result has the precision of bfloat16."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, tokens):
+        return self.module(tokens).bfloat16().float()
+
+
+def with_norms_in_float32(model):
+    for block in model.blocks:
+        weights = block.norm2.state_dict()
+        block.norm2 = Float32Norm(12)
+        block.norm2.load_state_dict(weights)
+
+
+def with_mlps_in_bfloat16(model):
+    for block in model.blocks:
+        block.mlp = Bfloat16(block.mlp)
+
+
+def cut(model, share):
+    for block in model.blocks:
+        block.mlp.register_forward_hook(lambda _, __, output: (1 - share) * output + share * output.detach())
+
+
+@pytest.mark.parametrize("cast", [with_norms_in_float32, with_mlps_in_bfloat16])
+def test_a_small_part_of_the_gradient_is_missed_in_a_model_that_casts(cast, random_vit):
+    model = random_vit(depth=2).float()
+    cast(model)
+    check_slope(Subject(model, IMAGES.float(), 1))
+    cut(model, 0.2)
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        check_slope(Subject(model, IMAGES.float(), 1))
+
+
+def test_a_gradient_that_may_be_too_small_comes_with_a_warning_if_there_is_no_copy_to_measure_it(random_vit):
+    model = random_vit(depth=2).float()
+    cut(model, 0.04)
+    model.kept = torch.ones(1, requires_grad=True) * 2  # such a tensor cannot be copied
+    with pytest.warns(UserWarning, match=UNMEASURED):
+        check_slope(Subject(model, IMAGES.float(), 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_of_the_gradient_is_missed_behind_patches_that_have_none(dtype, random_vit):
+    model = random_vit(depth=2).to(dtype)
+    model.patch_embed.register_forward_hook(lambda _, __, output: output.detach())
+    check_slope(Subject(model, IMAGES.to(dtype), 1))
+    for block in model.blocks:
+        block.mlp.register_forward_hook(lambda _, __, output: output.detach())
+    for method in ("relevance", "gradient_rollout", "gradcam", "legrad"):
+        with pytest.raises(ValueError, match="is not the slope of its score"):
+            explain(model, IMAGES.to(dtype), method, 1)
+
+
+def test_a_model_in_half_precision_that_cannot_be_copied_comes_with_a_warning(random_vit):
+    model = random_vit(depth=2).bfloat16()
+    model.kept = torch.ones(1, requires_grad=True) * 2
+    with pytest.warns(UserWarning, match=UNMEASURED):
+        check_slope(Subject(model, IMAGES.bfloat16(), 1))
 
 
 def test_within_an_autocast_of_the_caller_a_model_is_checked_without_it(random_vit):

@@ -19,6 +19,8 @@ from vit.explain.norms import NORMS
 OTHER_METHODS = "choose 'relevance', 'gradient_rollout' or a method that removes patches (token_drop, occlusion)"
 CUTS = (Tensor.detach, torch.detach, Tensor.data.__get__)  # what they return may be kept, but must not be computed with
 FACTOR, FACTOR_OF_FLOAT16 = 64, 2  # of the inputs in the experiment; float16 ends at 65,504
+# Functions that are affine whatever their numbers. Others might have a bound that one image does not reach.
+LINEAR = ("linear", "matmul", "rmatmul", "bmm", "baddbmm", "addmm", "einsum", "conv2d")
 # Functions of one number, by their name in torch: all relevance of the output goes to the input.
 ELEMENTWISE = ("elu", "erf", "gelu", "hardsigmoid", "hardswish", "hardtanh", "mish", "relu6", "sigmoid", "silu")
 ELEMENTWISE += ("softplus", "tanh")
@@ -183,7 +185,7 @@ class _Call:
         if self.is_constant():
             return _as_constant
         if self.is_affine_in(self.inputs):
-            return _as_it_is
+            return _as_it_is if name in LINEAR else _as_affine
         if len(self.inputs) == 2 and all(self.is_affine_in([x]) for x in self.inputs):
             gate = pointwise.gate(self)
             return _as_product if gate is None else partial(_as_gated, gate=gate)
@@ -304,6 +306,13 @@ def _as_it_is(call: _Call) -> Any:
     if any(not x.requires_grad for x in _floats(result)):
         raise _no_rule(call.func)
     return result
+
+
+def _as_affine(call: _Call) -> Any:
+    """Return the result of a function that was found to be affine for one image, if it is so for these, too."""
+    if not call.is_affine_in(call.inputs):
+        raise _no_rule(call.func)
+    return _as_it_is(call)
 
 
 def _as_constant(call: _Call) -> Any:
