@@ -341,7 +341,8 @@ def examine(
     _check_same_cells(model, pair[1:], calls[0], num_tokens, layout, cells)
     readout = _find_reading(model, pair, trace, calls, num_tokens, layout.first, start)
     parts, after_layers = find_parts(trace, num_tokens)
-    parts = replace(parts, last=end_of_stream(model, pair, after_layers))
+    if after_layers:
+        parts = replace(parts, last=end_of_stream(model, pair, parts.layer_names[-1], after_layers))
     if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
         parts = Parts(entry=parts.entry, last=parts.last)
     of_all = [event.call for event in trace.attentions]

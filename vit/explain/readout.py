@@ -137,7 +137,8 @@ def last_boundary(model: nn.Module, images: Tensor, parts: Parts) -> Boundary:
     if parts.last is None or not parts.layers:
         raise ValueError(
             f"{type(model).__name__} has no module for each layer that takes its tokens (B, N, D), or none between its "
-            "last layer and its head, such as a final norm: the tokens that its head reads cannot be found"
+            "last layer and its head, such as a final norm, or a function that changes tokens on the way: the tokens "
+            "that its head reads cannot be found"
         )
     if not fixes_logits(model, parts.last, two_of(images)):
         raise ValueError(

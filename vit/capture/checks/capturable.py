@@ -16,6 +16,10 @@ def check_capturable(model: nn.Module) -> None:
 
     Compiled and scripted models hide their attention. Weights and kept tensors of inference mode have no gradient.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model is {model!r}, and no torch.nn.Module: give an instance, such as vit.load('cifar10')"
+        )
     for module in model.modules():
         nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
         if any(isinstance(node.target, torch._ops.OpOverload) for node in nodes):
@@ -70,6 +74,8 @@ def check_pixels(images: Tensor) -> None:
 
 def check_drawable(images: Tensor) -> None:
     """Raise a ValueError if the shape of the images is not (B, C, H, W), or a pixel is NaN or infinite."""
+    if images.layout != torch.strided:
+        raise ValueError(f"images are {images.layout}: give images.to_dense()")
     if images.ndim != 4:
         raise ValueError(
             f"images have shape {tuple(images.shape)}: give (batch, channels, rows, columns), one image as images[None]"

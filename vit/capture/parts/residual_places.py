@@ -5,6 +5,7 @@ that a norm made for its attention alone, and the stream goes around it. In a li
 MLP comes after the module of the last attention.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -20,6 +21,8 @@ from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_na
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.token_places import Boundary
+
+LATEST = 8  # sums that are kept, of which the last may begin the stream
 
 
 @torch.no_grad()
@@ -58,19 +61,21 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
 
 
 @torch.no_grad()
-def end_of_stream(model: nn.Module, pair: Tensor, places: Sequence[Boundary]) -> Boundary | None:
+def end_of_stream(model: nn.Module, pair: Tensor, layer: str, places: Sequence[Boundary]) -> Boundary | None:
     """Return the first place where the tokens that come from the last layer enter a module with nothing added after it.
 
     Args:
         model: A ViT in eval mode.
         pair: Two images, (2, C, H, W).
+        layer: Name of the last layer.
         places: The inputs of modules after the last layer, in order.
 
     Returns:
-        The place; None if there is no place, or no module takes the last sum.
+        The place; None if there is no place, no module takes the last sum, or a function changes the tokens on the way.
     """
     sums = _LastSum()
     with ExitStack() as looks:
+        looks.enter_context(model.get_submodule(layer).register_forward_hook(sums.leave_layer))
         for place in places:
             looks.enter_context(place.seen(partial(sums.enter, place)))
         looks.enter_context(sums)
@@ -89,24 +94,35 @@ class _LastSum(TorchFunctionMode):
         super().__init__()
         self.stream: Tensor | None = None
         self.entered: Boundary | None = None
+        self.begun: deque[Tensor] = deque(maxlen=LATEST)  # sums, and what leaves the last layer: the stream is one
+        self.is_changed = False  # whether the stream began as something else
+
+    def leave_layer(self, _: nn.Module, __: Any, output: Any) -> None:
+        """Note what leaves the last layer: tokens, or a tuple that starts with them."""
+        tokens = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(tokens, Tensor):
+            self.begun.append(tokens.clone())
 
     def enter(self, place: Boundary, tokens: Tensor) -> None:
         """Note the place, if the tokens there are the stream."""
         if self.stream is None:
+            self.is_changed = not any(_are_equal(tokens, begun) for begun in self.begun)
             self.stream = tokens.clone()  # to which a module may add in place
-        if self.entered is None and _are_equal(tokens, self.stream):
+        if self.entered is None and not self.is_changed and _are_equal(tokens, self.stream):
             self.entered = place
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call the function. If it adds tokens to the stream, the sum is the stream."""
-        is_added = self.stream is not None and arithmetic_name(func)[0] in (*SUMS, *DIFFERENCES)
-        is_added = is_added and any(_are_equal(each, self.stream) for each in args[:2])
-        is_added = is_added and all(getattr(each, "shape", None) == self.stream.shape for each in args[:2])
+        is_sum = arithmetic_name(func)[0] in (*SUMS, *DIFFERENCES) and all(isinstance(x, Tensor) for x in args[:2])
+        is_sum = is_sum and len(args) > 1 and args[0].shape == args[1].shape
+        is_added = is_sum and self.stream is not None and any(_are_equal(each, self.stream) for each in args[:2])
         result = func(*args, **(kwargs or {}))
         if is_added:
             self.stream, self.entered = result.clone(), None
+        elif is_sum and self.stream is None:
+            self.begun.append(result.clone())
         return result
 
 

@@ -228,8 +228,7 @@ def _fill_caches(subject: Subject) -> None:
     """Find what several methods need of a subject; what it refuses is refused again by the methods."""
     _ = subject.contrast
     with suppress(ValueError):
-        check_slope(subject)
-        subject.slope_is_checked = True
+        subject.slope_is_measured = check_slope(subject)
     for name in ("without_skip", "without_patches", "lost_tokens", "score_readout"):
         with suppress(ValueError):
             getattr(subject, name)

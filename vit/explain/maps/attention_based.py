@@ -153,7 +153,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
     if parts.last is None or not parts.layers:
         raise ValueError(
             "legrad needs a module for each layer that takes its tokens (B, N, D), and one after the last, such as a "
-            "final norm: choose 'relevance'"
+            "final norm, with no function that changes tokens on the way: choose 'relevance'"
         )
     if not subject.logits_are_made_of(parts.last):
         raise ValueError(

@@ -113,7 +113,7 @@ def check_method(method: str) -> None:
     Raises:
         ValueError: If there is none; the message names the nearest one.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         hint = nearest_hint(method, METHODS) if isinstance(method, str) else ""
         raise ValueError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}{hint}")
 

@@ -87,25 +87,33 @@ def _copy_in(dtype: torch.dtype, model: nn.Module, image: Tensor) -> Run | None:
 
 
 def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a method that checks the gradient of its subject first, once for all methods."""
+    """Return a method that checks the gradient of its subject first, once for all methods, and warns if it cannot."""
 
     @wraps(method)
     def checked(subject: Subject, **options: Any) -> Tensor:
-        if not subject.slope_is_checked:
-            check_slope(subject)
-            subject.slope_is_checked = True
+        if subject.slope_is_measured is None:
+            subject.slope_is_measured = check_slope(subject)
+        if not subject.slope_is_measured:
+            warnings.warn(
+                f"whether the gradient of {type(subject.model).__name__} is the slope of its score could not be "
+                "measured, because the score rounds or moves in steps: compare its maps with those of 'occlusion'",
+                stacklevel=2,
+            )
         return method(subject, **options)
 
     return checked
 
 
-def check_slope(subject: Subject) -> None:
+def check_slope(subject: Subject) -> bool:
     """Check the gradient with respect to the pixels of an image along a few random directions.
 
     It is the first image of the batch, and the one that differs most along one direction. If steps of two sizes
     disagree, the score rounds by more than they change it, or rounding or an edge may explain a difference, a copy of
     the model in float64 is measured, without casts of its own. A model in half precision is measured as such a copy in
-    float32. A warning says if nothing could be measured: there is no copy, or its score moves in steps.
+    float32.
+
+    Returns:
+        Whether the slope could be measured: not if there is no copy, or its score moves in steps.
 
     Raises:
         ValueError: If the score changes otherwise than its gradient says.
@@ -116,31 +124,34 @@ def check_slope(subject: Subject) -> None:
         images = images.float()
         run = _copy_in(torch.float32, model, images[:1])
     if run is None:
-        _warn_unmeasured(model)
-        return
+        return False
     contrast = subject.contrast.to(images.dtype)
+    are_measured = []
     for number in sorted({0, _worst(run, images, contrast)}):
         image, of_image = images[number : number + 1], contrast[number : number + 1]
         found = _compare(run, image, of_image, STEPS)
         if found is None:
-            _check_from_tokens(subject, number)
+            are_measured.append(_check_from_tokens(subject, number))
         else:
-            _check_measured(model, image, of_image, found)
+            are_measured.append(_check_found(model, image, of_image, found))
+    return all(are_measured)
 
 
-def _check_measured(model: nn.Module, image: Tensor, contrast: Tensor, found: "_Slopes") -> None:
-    """Check what was found for an image, or what a copy of the model in float64 shows."""
-    if not found.is_measured or EXACT < found.off <= WRONG:
+def _check_found(model: nn.Module, image: Tensor, contrast: Tensor, found: "_Slopes") -> bool:
+    """Check what was found for an image, or what a copy of the model in float64 shows. Return whether it shows it."""
+    if found.is_measured and not EXACT < found.off <= WRONG:
+        shown = found
+    else:
         exact = _copy_in(torch.float64, model, image)
-        in_exact = exact and _compare(exact, image.double(), contrast.double(), FINE)
-        if (in_exact is None and found.said) or (in_exact and in_exact.is_visible and not in_exact.is_measured):
-            _warn_unmeasured(model)
-        found = in_exact
-    if found and found.off > EXACT:
-        raise _not_the_slope(model, found)
+        shown = exact and _compare(exact, image.double(), contrast.double(), FINE)
+    if shown is None:
+        return not found.said
+    if shown.off > EXACT:
+        raise _not_the_slope(model, shown)
+    return shown.is_measured or not shown.is_visible
 
 
-def _check_from_tokens(subject: Subject, number: int) -> None:
+def _check_from_tokens(subject: Subject, number: int) -> bool:
     """Check the gradient with respect to the tokens that enter the first layer, for a model that cuts that of pixels.
 
     If no attention is found, only methods of pixels are left, and these say that there is no gradient.
@@ -149,7 +160,7 @@ def _check_from_tokens(subject: Subject, number: int) -> None:
     try:
         places = subject.anatomy.parts.layers
     except ValueError:
-        return
+        return True
     seen: list[Tensor] = []
 
     def run(tokens: Tensor) -> Tensor:
@@ -162,10 +173,11 @@ def _check_from_tokens(subject: Subject, number: int) -> None:
             model(image)
     found = _compare(run, seen[0], subject.contrast[number : number + 1], STEPS) if len(seen) == 1 else None
     rounds = found is None or torch.finfo(subject.logits.dtype).bits < 64
-    if found is None or (found.is_visible and not found.is_measured) or (rounds and EXACT < found.off <= WRONG):
-        _warn_unmeasured(model)
-    elif found.off > EXACT:
+    if found is None or (rounds and EXACT < found.off <= WRONG):
+        return False
+    if found.off > EXACT:
         raise _not_the_slope(model, found)
+    return found.is_measured or not found.is_visible
 
 
 def _not_the_slope(model: nn.Module, found: "_Slopes") -> ValueError:
@@ -173,14 +185,6 @@ def _not_the_slope(model: nn.Module, found: "_Slopes") -> ValueError:
         f"the gradient of {type(model).__name__} is not the slope of its score (along one direction {found.said:.3g}, "
         f"where the score changes by {found.measured:.3g}), as after detach(), under no_grad() in a part of it, or "
         "with a backward pass of its own: choose a method without gradients, such as rollout, attention or occlusion"
-    )
-
-
-def _warn_unmeasured(model: nn.Module) -> None:
-    warnings.warn(
-        f"whether the gradient of {type(model).__name__} is the slope of its score could not be measured, because the "
-        "score rounds or moves in steps: compare its maps with those of 'occlusion'",
-        stacklevel=2,
     )
 
 

@@ -7,6 +7,7 @@ k classes.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from einops import rearrange, reduce, repeat
@@ -30,6 +31,11 @@ from vit.explain.maps.rollout import readout_map
 from vit.support.precision import at_least_float32
 
 Target = int | str | Sequence[int | str] | Tensor | None
+
+
+def _is_grid(grid: Any) -> bool:
+    is_pair = isinstance(grid, tuple | list) and len(grid) == 2
+    return is_pair and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in grid)
 
 
 def check_finite_logits(logits: Tensor) -> None:
@@ -62,7 +68,7 @@ class Subject:
     versus: Target = None
     grid: tuple[int, int] | None = None
     num_prefix_tokens: int | None = None
-    slope_is_checked: bool = field(default=False, init=False)
+    slope_is_measured: bool | None = field(default=None, init=False)  # None: not tried yet
 
     def __post_init__(self) -> None:
         check_pixels(self.images)
@@ -75,8 +81,8 @@ class Subject:
         self.images = differentiable(self.images)
         check_steady(self.model, self.images)
         check_independent(self.model, self.images)
-        self.grid = self.grid or self._found_grid()
-        if not (isinstance(self.grid, tuple | list) and len(self.grid) == 2 and min(self.grid) > 0):
+        self.grid = self._found_grid() if self.grid is None else self.grid
+        if not _is_grid(self.grid):
             raise ValueError(f"grid ({self.grid!r}) must be (rows, columns), as (14, 14)")
         height, width = self.images.shape[-2:]
         if self.grid[0] > height or self.grid[1] > width:
@@ -295,7 +301,9 @@ class Subject:
             raise ValueError(
                 f"{name} has shape {tuple(classes.shape)} for {batch} images: give one class, or one for each"
             )
-        is_number = not classes.is_floating_point() and classes.dtype != torch.bool
+        is_number = not (classes.is_floating_point() or classes.is_complex()) and classes.dtype != torch.bool
         if not is_number or not ((classes >= 0) & (classes < num_classes)).all():
-            raise ValueError(f"{name} ({classes.tolist()}) must be classes from 0 to {num_classes - 1}")
+            raise ValueError(
+                f"{name} ({classes.tolist()}) must be whole numbers of classes, from 0 to {num_classes - 1}"
+            )
         return nn.functional.one_hot(classes.long().expand(batch), num_classes).to(self.logits)
