@@ -61,13 +61,15 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
 
 
 @torch.no_grad()
-def end_of_stream(model: nn.Module, pair: Tensor, layer: str, places: Sequence[Boundary]) -> Boundary | None:
+def end_of_stream(
+    model: nn.Module, pair: Tensor, leaving: Boundary | None, places: Sequence[Boundary]
+) -> Boundary | None:
     """Return the first place where the tokens that come from the last layer enter a module with nothing added after it.
 
     Args:
         model: A ViT in eval mode.
         pair: Two images, (2, C, H, W).
-        layer: Name of the last layer.
+        leaving: The output of the module of the last layer, or None if it is not called itself.
         places: The inputs of modules after the last layer, in order.
 
     Returns:
@@ -75,7 +77,8 @@ def end_of_stream(model: nn.Module, pair: Tensor, layer: str, places: Sequence[B
     """
     sums = _LastSum()
     with ExitStack() as looks:
-        looks.enter_context(model.get_submodule(layer).register_forward_hook(sums.leave_layer))
+        if leaving is not None:
+            looks.enter_context(leaving.seen(lambda tokens: sums.begun.append(tokens.clone())))
         for place in places:
             looks.enter_context(place.seen(partial(sums.enter, place)))
         looks.enter_context(sums)
@@ -96,12 +99,6 @@ class _LastSum(TorchFunctionMode):
         self.entered: Boundary | None = None
         self.begun: deque[Tensor] = deque(maxlen=LATEST)  # sums, and what leaves the last layer: the stream is one
         self.is_changed = False  # whether the stream began as something else
-
-    def leave_layer(self, _: nn.Module, __: Any, output: Any) -> None:
-        """Note what leaves the last layer: tokens, or a tuple that starts with them."""
-        tokens = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(tokens, Tensor):
-            self.begun.append(tokens.clone())
 
     def enter(self, place: Boundary, tokens: Tensor) -> None:
         """Note the place, if the tokens there are the stream."""

@@ -100,6 +100,11 @@ class Trace:
         start, end = (number + 1, len(behind)) if any(of_norms[number:]) else (0, number)
         return [found for found, of_norm in list(zip(behind, of_norms, strict=True))[start:end] if of_norm]
 
+    def output_of(self, path: str) -> Boundary | None:
+        """Return the output of a module, or None if it is not called."""
+        of_module = (event.boundary for event in reversed(self.tokens) if event.path == path)
+        return next((boundary for boundary in of_module if boundary.side == "output"), None)
+
     def place_of(self, number: int) -> TokenPlace:
         """Return the place of an event, at its own time if tokens pass the place more than once."""
         boundary = self.tokens[number].boundary

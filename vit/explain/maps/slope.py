@@ -93,13 +93,14 @@ def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def checked(subject: Subject, **options: Any) -> Tensor:
         if subject.slope_is_measured is None:
             subject.slope_is_measured = check_slope(subject)
+        found = method(subject, **options)  # which may refuse a model without gradients
         if not subject.slope_is_measured:
             warnings.warn(
                 f"whether the gradient of {type(subject.model).__name__} is the slope of its score could not be "
                 "measured, because the score rounds or moves in steps: compare its maps with those of 'occlusion'",
                 stacklevel=2,
             )
-        return method(subject, **options)
+        return found
 
     return checked
 

@@ -303,7 +303,5 @@ class Subject:
             )
         is_number = not (classes.is_floating_point() or classes.is_complex()) and classes.dtype != torch.bool
         if not is_number or not ((classes >= 0) & (classes < num_classes)).all():
-            raise ValueError(
-                f"{name} ({classes.tolist()}) must be whole numbers of classes, from 0 to {num_classes - 1}"
-            )
+            raise ValueError(f"{name} ({classes.tolist()}) must be classes from 0 to {num_classes - 1}")
         return nn.functional.one_hot(classes.long().expand(batch), num_classes).to(self.logits)
