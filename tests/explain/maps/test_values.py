@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
 from tests.capture.test_invented_models import IMAGES as INVENTED
 from tests.capture.test_invented_models import Layer, Parallel, invented, sequence_first, softmax
+from tests.capture.wrapped_model import Around
 from vit.capture import examine
 from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
@@ -439,6 +440,22 @@ def test_a_factor_after_the_last_sum_is_found_by_the_token_that_is_read(factor, 
         return
     with pytest.raises(ValueError, match="layer 1 of Invented does not add the output of its attention alone"):
         explain(model, INVENTED, "value")
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_a_layer_that_one_image_skips_adds_nothing_and_has_no_map(skipped, random_vit):
+    def run(model, images):
+        tokens, is_bright = model.embed(images), images.mean(dim=(1, 2, 3)) > 1
+        for number, block in enumerate(model.blocks):
+            changed = block(tokens)
+            tokens = torch.where(is_bright[:, None, None] & (number == skipped), tokens, changed)
+        return model.forward_head(model.norm(tokens))
+
+    vit = random_vit(depth=3)
+    model, images = Around(vit, run).eval(), torch.cat([IMAGES, IMAGES[:1] + 3])
+    assert_close(explain(model, IMAGES, "value", layer=skipped), explain(vit, IMAGES, "value", layer=skipped), **EXACT)
+    with pytest.raises(ValueError, match=f"do not take what the attention of layer {skipped} gives them .image 3"):
+        explain(model, images, "value", layer=skipped)
 
 
 def test_as_many_copies_as_tokens_are_told_apart_if_tokens_come_first():

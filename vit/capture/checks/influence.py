@@ -34,7 +34,13 @@ class Lost(NamedTuple):
 
 @torch.no_grad()
 def lost_tokens(
-    model: nn.Module, images: Tensor, calls: Sequence[int], depth: int, place: TokenPlace | None, read: Tensor
+    model: nn.Module,
+    images: Tensor,
+    calls: Sequence[int],
+    depth: int,
+    place: TokenPlace | None,
+    read: Tensor,
+    of_layer: int | None = None,
 ) -> Lost | None:
     """Return tokens that do not take what an attention gives them; None if all do.
 
@@ -45,12 +51,14 @@ def lost_tokens(
         depth: How many of them are layers, the first ones.
         place: Where the tokens after the last layer are. None: the logits show whether any token takes something.
         read: Which of these tokens the logits read, (B, N).
+        of_layer: If given, only this layer counts, and only tokens that are read.
     """
     for first in range(0, len(images), AT_ONCE):
         some = images[first : first + AT_ONCE]
         usual = _states(model, some, calls, place)
-        for layer in range(depth):
-            still = _first_suspects(usual[layer], read[first : first + AT_ONCE], place, layer == len(calls) - 1)
+        for layer in range(depth) if of_layer is None else [of_layer]:
+            are_read_alone = of_layer is not None or layer == len(calls) - 1
+            still = _first_suspects(usual[layer], read[first : first + AT_ONCE], place, are_read_alone)
             for strength in STRENGTHS:  # LayerScale may begin at 1e-6
                 (changed,) = _states(model, some, calls, place, layer, strength)
                 still = still & ~_moved(usual[layer], changed)
@@ -62,12 +70,12 @@ def lost_tokens(
     return None
 
 
-def _first_suspects(state: Tensor, read: Tensor, place: TokenPlace | None, is_last: bool) -> Tensor:
+def _first_suspects(state: Tensor, read: Tensor, place: TokenPlace | None, are_read_alone: bool) -> Tensor:
     """Return which tokens that a layer leads to are looked at, (B, M): all but a class token that enters behind it.
 
     Of those after the last layer, only the ones that the logits read matter, (B, N).
     """
-    if is_last and place is not None:
+    if are_read_alone and place is not None:
         return read[:, -state.shape[1] :]  # tokens before the patches may be left out
     suspects = torch.ones(state.shape[:2], dtype=torch.bool, device=state.device)
     suspects[:, : max(0, state.shape[1] - read.shape[1])] = False

@@ -230,16 +230,24 @@ class Subject:
     @cached_property
     def lost_tokens(self) -> Lost | None:
         """Tokens that do not take what an attention gives them, or None."""
+        return self._lost_tokens()
+
+    def _lost_tokens(self, layer: int | None = None) -> Lost | None:
         anatomy = self.anatomy
         place, read = anatomy.reading.place, self.readout > 0
         if anatomy.reading.order is not None:  # the tokens there are not in the order of their shares
             place = None
-        return lost_tokens(self.model, self.images, anatomy.calls, anatomy.depth, place, read)
+        return lost_tokens(self.model, self.images, anatomy.calls, anatomy.depth, place, read, layer)
 
-    def check_taken(self, remedy: str) -> None:
-        """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count."""
+    def check_taken(self, remedy: str, layer: int | None = None) -> None:
+        """Raise a ValueError if some tokens do not take what an attention gives them, which a map would still count.
+
+        If a layer is given, only its attention counts, and only tokens that the logits read.
+        """
         self.check_reads_last()
-        if (lost := self.lost_tokens) is not None:
+        if (lost := self.lost_tokens) is not None and layer is not None:
+            lost = self._lost_tokens(layer)
+        if lost is not None:
             raise ValueError(
                 f"{lost.count} of {self.anatomy.num_tokens} tokens of {type(self.model).__name__} do not take what the "
                 f"attention of layer {lost.layer} gives them (image {lost.image} of the batch), as with prompts that "

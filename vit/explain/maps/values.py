@@ -37,6 +37,7 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     check_layer(layer, anatomy.depth)
     layer %= anatomy.depth
     subject.check_patches_kept([layer])
+    subject.check_taken("choose attention, relevance or occlusion", layer)
     outputs, _ = _outputs(subject, range(layer, layer + 1), with_residuals=False)
     return subject.readout_map(_norms(outputs[layer]))
 
