@@ -103,7 +103,7 @@ class _LastSum(TorchFunctionMode):
     def enter(self, place: Boundary, tokens: Tensor) -> None:
         """Note the place, if the tokens there are the stream."""
         if self.stream is None:
-            self.is_changed = not any(_are_equal(tokens, begun) for begun in self.begun)
+            self.is_changed = not any(_are_equal(_ordered(tokens), _ordered(begun)) for begun in self.begun)
             self.stream = tokens.clone()  # to which a module may add in place
         if self.entered is None and not self.is_changed and _are_equal(tokens, self.stream):
             self.entered = place
@@ -113,7 +113,7 @@ class _LastSum(TorchFunctionMode):
     ) -> Any:
         """Call the function. If it adds tokens to the stream, the sum is the stream."""
         is_sum = arithmetic_name(func)[0] in (*SUMS, *DIFFERENCES) and all(isinstance(x, Tensor) for x in args[:2])
-        is_sum = is_sum and len(args) > 1 and args[0].shape == args[1].shape
+        is_sum = is_sum and len(args) > 1 and args[0].ndim == 3 and args[0].shape == args[1].shape
         is_added = is_sum and self.stream is not None and any(_are_equal(each, self.stream) for each in args[:2])
         result = func(*args, **(kwargs or {}))
         if is_added:
@@ -121,6 +121,12 @@ class _LastSum(TorchFunctionMode):
         elif is_sum and self.stream is None:
             self.begun.append(result.clone())
         return result
+
+
+def _ordered(tokens: Tensor) -> Tensor:
+    """Return the tokens (B, N, D) of each image in the order of their first number: a model may move them."""
+    order = tokens[..., :1].argsort(dim=1, stable=True)
+    return tokens.gather(1, order.expand_as(tokens))
 
 
 def _are_equal(one: Any, tokens: Tensor) -> bool:
