@@ -60,9 +60,10 @@ def test_a_module_between_the_last_layer_and_the_final_norm_is_part_of_the_read_
         torch.tanh,
         torch.neg,
         lambda tokens: tokens + tokens.new_ones(1, 1, 12),
+        lambda tokens: tokens + torch.ones_like(tokens),
         lambda tokens: tokens @ torch.eye(12).double(),
     ],
-    ids=["tanh", "minus", "an offset", "a matrix of one"],
+    ids=["tanh", "minus", "an offset", "an offset of each token", "a matrix of one"],
 )
 def test_a_function_between_the_last_layer_and_the_final_norm_is_refused_unless_it_changes_nothing(change, random_vit):
     vit = random_vit()

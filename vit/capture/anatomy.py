@@ -342,7 +342,8 @@ def examine(
     readout = _find_reading(model, pair, trace, calls, num_tokens, layout.first, start)
     parts, after_layers = find_parts(trace, num_tokens)
     if after_layers:
-        parts = replace(parts, last=end_of_stream(model, pair, trace.output_of(parts.layer_names[-1]), after_layers))
+        leaving = [trace.output_of(name) for name in parts.layer_names]
+        parts = replace(parts, last=end_of_stream(model, pair, parts.layers, leaving, after_layers))
     if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
         parts = Parts(entry=parts.entry, last=parts.last)
     of_all = [event.call for event in trace.attentions]

@@ -102,6 +102,39 @@ def test_tokens_that_are_added_to_others_of_another_shape_are_still_the_last():
     assert examine(model, IMAGES).parts.last.module is model.norm
 
 
+class Normed(nn.Module):
+    """A layer with a norm behind its sums."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.norm = deepcopy(layer), nn.LayerNorm(12).double()
+
+    def forward(self, tokens):
+        return self.norm(self.layer(tokens))
+
+
+def behind(change, layer):
+    """A model of such layers whose tokens a function changes before the final norm."""
+
+    def run(model, images):
+        return model.read(change(model.through(model.embed(images))))
+
+    model = invented(run=run)
+    model.layers = nn.ModuleList(layer(each) for each in model.layers)
+    return model.eval()
+
+
+def test_what_the_last_layer_returns_is_the_stream_even_if_it_is_no_sum():
+    model = behind(lambda tokens: tokens, Normed)
+    assert examine(model, IMAGES).parts.last.module is model.norm
+
+
+@pytest.mark.parametrize("layer", [lambda layer: layer, Normed], ids=["sums", "norms"])
+def test_a_sum_behind_layers_that_pass_their_output_on_is_no_part_of_the_last(layer):
+    assert examine(behind(lambda tokens: tokens.flip(1), layer), IMAGES).parts.last is not None
+    assert examine(behind(lambda tokens: tokens + torch.ones_like(tokens), layer), IMAGES).parts.last is None
+
+
 def test_an_adapter_behind_the_layers_is_one_of_them():
     model = invented(run=lambda model, images: model.read(adapted(model, model.through(model.embed(images)))))
 

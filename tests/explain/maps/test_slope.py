@@ -191,16 +191,26 @@ def test_a_gradient_that_may_be_too_small_is_not_measured_without_a_copy(random_
     assert not check_slope(Subject(model, IMAGES.float(), 1))
 
 
+@pytest.mark.parametrize("cut", [torch.detach, lambda patches: (8 * patches).round() / 8], ids=["detached", "rounded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_part_of_the_gradient_is_missed_behind_patches_that_have_none(dtype, random_vit):
+def test_a_part_of_the_gradient_is_missed_behind_patches_that_have_none(dtype, cut, random_vit):
     model = random_vit(depth=2).to(dtype)
-    model.patch_embed.register_forward_hook(lambda _, __, output: output.detach())
+    model.patch_embed.register_forward_hook(lambda _, __, output: cut(output))
     assert check_slope(Subject(model, IMAGES.to(dtype), 1))
     for block in model.blocks:
         block.mlp.register_forward_hook(lambda _, __, output: output.detach())
     for method in ("relevance", "gradient_rollout", "gradcam", "legrad"):
         with pytest.raises(ValueError, match="is not the slope of its score"):
             explain(model, IMAGES.to(dtype), method, 1)
+
+
+def test_a_small_part_that_is_missed_behind_detached_patches_is_measured_in_float64_alone(random_vit):
+    model = random_vit(depth=2)
+    model.patch_embed.register_forward_hook(lambda _, __, output: output.detach())
+    cut(model, 0.04)
+    with pytest.raises(ValueError, match="is not the slope of its score"):
+        check_slope(Subject(model, IMAGES, 1))
+    assert not check_slope(Subject(model.float(), IMAGES.float(), 1))
 
 
 def test_a_model_in_half_precision_that_cannot_be_copied_is_not_measured(random_vit):
@@ -271,3 +281,5 @@ def test_a_gradient_that_is_cut_for_one_image_of_the_batch_is_refused(random_vit
     images[2] += 2
     with pytest.raises(ValueError, match="is not the slope of its score"):
         explain(model, images, "input_gradient")
+    with pytest.raises(ValueError, match="is not the slope of its score"), torch.no_grad():
+        check_slope(Subject(model, images))

@@ -62,14 +62,19 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
 
 @torch.no_grad()
 def end_of_stream(
-    model: nn.Module, pair: Tensor, leaving: Boundary | None, places: Sequence[Boundary]
+    model: nn.Module,
+    pair: Tensor,
+    entering: Sequence[Boundary],
+    leaving: Sequence[Boundary | None],
+    places: Sequence[Boundary],
 ) -> Boundary | None:
     """Return the first place where the tokens that come from the last layer enter a module with nothing added after it.
 
     Args:
         model: A ViT in eval mode.
         pair: Two images, (2, C, H, W).
-        leaving: The output of the module of the last layer, or None if it is not called itself.
+        entering: The input of each layer.
+        leaving: The output of the module of each layer, or None if it is not called itself.
         places: The inputs of modules after the last layer, in order.
 
     Returns:
@@ -77,8 +82,10 @@ def end_of_stream(
     """
     sums = _LastSum()
     with ExitStack() as looks:
-        if leaving is not None:
-            looks.enter_context(leaving.seen(lambda tokens: sums.begun.append(tokens.clone())))
+        for place in entering[1:]:
+            looks.enter_context(place.seen(sums.enter_layer))
+        for place in filter(None, leaving):
+            looks.enter_context(place.seen(sums.leave_layer))
         for place in places:
             looks.enter_context(place.seen(partial(sums.enter, place)))
         looks.enter_context(sums)
@@ -89,6 +96,9 @@ def end_of_stream(
 class _LastSum(TorchFunctionMode):
     """Follows tokens from the first place that they enter, through all that is added to them.
 
+    If the modules of layers pass their output on to each other, what the last one returns must enter the next module.
+    Else a sum may, as in a list of attentions and MLPs in turn. An adapter that takes these tokens is a layer, too.
+
     Attributes:
         entered: The first place that the sum of all enters.
     """
@@ -97,13 +107,30 @@ class _LastSum(TorchFunctionMode):
         super().__init__()
         self.stream: Tensor | None = None
         self.entered: Boundary | None = None
-        self.begun: deque[Tensor] = deque(maxlen=LATEST)  # sums, and what leaves the last layer: the stream is one
+        self.sums: deque[Tensor] = deque(maxlen=LATEST)
+        self.returned: Tensor | None = None  # by the module of the latest layer
+        self.passed_on: list[bool] = []  # whether this is what the next layer takes
         self.is_changed = False  # whether the stream began as something else
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the modules of layers return the stream."""
+        return bool(self.passed_on) and all(self.passed_on)
+
+    def enter_layer(self, tokens: Tensor) -> None:
+        """Compare what enters a layer with what left the one before."""
+        self.passed_on.append(self.returned is not None and _are_same_in_any_order(tokens, self.returned))
+
+    def leave_layer(self, tokens: Tensor) -> None:
+        """Note what the module of a layer returns."""
+        self.returned = tokens.clone()
 
     def enter(self, place: Boundary, tokens: Tensor) -> None:
         """Note the place, if the tokens there are the stream."""
         if self.stream is None:
-            self.is_changed = not any(_are_equal(_ordered(tokens), _ordered(begun)) for begun in self.begun)
+            returned = [] if self.returned is None else [self.returned]
+            begun = returned if self.is_whole else [*returned, *self.sums]
+            self.is_changed = not any(_are_same_in_any_order(tokens, each) for each in begun)
             self.stream = tokens.clone()  # to which a module may add in place
         if self.entered is None and not self.is_changed and _are_equal(tokens, self.stream):
             self.entered = place
@@ -119,14 +146,18 @@ class _LastSum(TorchFunctionMode):
         if is_added:
             self.stream, self.entered = result.clone(), None
         elif is_sum and self.stream is None:
-            self.begun.append(result.clone())
+            self.sums.append(result.clone())
         return result
 
 
-def _ordered(tokens: Tensor) -> Tensor:
-    """Return the tokens (B, N, D) of each image in the order of their first number: a model may move them."""
-    order = tokens[..., :1].argsort(dim=1, stable=True)
-    return tokens.gather(1, order.expand_as(tokens))
+def _are_same_in_any_order(tokens: Tensor, others: Tensor) -> bool:
+    """Return whether each image has the same tokens (B, N, D), which a model may move."""
+    if tokens.shape != others.shape or tokens.ndim != 3:
+        return False
+    orders = (each[..., :1].argsort(dim=1, stable=True) for each in (tokens, others))
+    return torch.equal(
+        *(each.gather(1, order.expand_as(each)) for each, order in zip((tokens, others), orders, strict=True))
+    )
 
 
 def _are_equal(one: Any, tokens: Tensor) -> bool:

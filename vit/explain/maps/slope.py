@@ -155,9 +155,10 @@ def _check_found(model: nn.Module, image: Tensor, contrast: Tensor, found: "_Slo
 def _check_from_tokens(subject: Subject, number: int) -> bool:
     """Check the gradient with respect to the tokens that enter the first layer, for a model that cuts that of pixels.
 
-    If no attention is found, only methods of pixels are left, and these say that there is no gradient.
+    Rounded pixels have a gradient of 0. If no attention is found, only methods of pixels are left, and these say so.
     """
-    model, image = subject.model, subject.images[number : number + 1]
+    model, one = subject.model, slice(number, number + 1)
+    image, contrast = subject.images[one], subject.contrast[one]
     try:
         places = subject.anatomy.parts.layers
     except ValueError:
@@ -172,7 +173,7 @@ def _check_from_tokens(subject: Subject, number: int) -> bool:
     if places:
         with torch.no_grad(), places[0].seen(lambda tokens: seen.append(tokens.clone())):
             model(image)
-    found = _compare(run, seen[0], subject.contrast[number : number + 1], STEPS) if len(seen) == 1 else None
+    found = _compare(run, seen[0], contrast, STEPS) if len(seen) == 1 else None
     rounds = found is None or torch.finfo(subject.logits.dtype).bits < 64
     if found is None or (rounds and EXACT < found.off <= WRONG):
         return False
@@ -200,7 +201,7 @@ class _Slopes(NamedTuple):
 
 
 def _compare(run: Run, image: Tensor, contrast: Tensor, sizes: tuple[float, float]) -> _Slopes | None:
-    """Return the slopes along the direction in which they differ most, or None if there is no gradient.
+    """Return the slopes along the direction in which they differ most, or None if a score that moves has no gradient.
 
     In place of an image, these may be the tokens of one.
     """
@@ -221,6 +222,11 @@ def _compare(run: Run, image: Tensor, contrast: Tensor, sizes: tuple[float, floa
         return None
     if gradient is None:
         return None
+    if not gradient.any():
+        with torch.no_grad():
+            one, other = score_of(torch.cat([image, noise_like(image, seed=1)]), repeat(contrast, "1 n -> b n", b=2))
+        if one != other:
+            return None
     said = reduce(gradient * directions, "k ... -> k", "sum")
     steps = spread_of(image) * torch.tensor(sizes).to(image)
     moves = einsum(directions, torch.stack([steps, -steps]), "k ..., i s -> i s k ...")

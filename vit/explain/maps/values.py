@@ -23,7 +23,8 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
     """Return the length of the vector that each patch adds to the read-out tokens in one layer: -> (B, rows, columns).
 
     ``|| sum_h A_nm^h W_O^h v_m^h ||`` for patch m and read-out token n (Kobayashi et al. 2020, EMNLP, with all heads).
-    The skip connection and the class have no influence.
+    The skip connection and the class have no influence. Whether anything else comes between the attention and its sum
+    with the tokens is tested on the first image: give images alone if a model has a gate for some of them.
 
     Args:
         subject: Model, images and score.
