@@ -15,6 +15,7 @@ from vit.support.checks import check_positive_int
 
 MOST_PATCHES = 100_000  # from which a palette is learned
 SEED = 0  # of their choice and of k-means: the same images give the same palette
+STARTS = 10  # of k-means, of which the best palette is taken
 
 
 def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -28,7 +29,8 @@ def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
 def learn_palette(images: Tensor, count: int, patch_size: int = 1) -> Tensor:
     """Learn the patches that represent images best, by k-means (Lloyd 1982): (B, C, H, W) -> (K, C P P).
 
-    They are sorted from dark to bright. Patches of one pixel are colours.
+    They are sorted from dark to bright. Patches of one pixel are colours. The distances are computed in float64, as
+    rounding decides in float32 which patches a start ends with: each CPU would have a palette of its own.
 
     >>> learn_palette(torch.tensor([0.0, 1.0, 9.0, 10.0, 10.0, 10.0]).reshape(1, 1, 2, 3), 2)
     tensor([[0.5000],
@@ -48,11 +50,12 @@ def learn_palette(images: Tensor, count: int, patch_size: int = 1) -> Tensor:
     patches = rearrange(images, "b c (h p) (w q) -> (b h w) (c p q)", p=patch_size, q=patch_size)
     generator = torch.Generator().manual_seed(SEED)
     patches = patches[torch.randperm(len(patches), generator=generator)[:MOST_PATCHES]]
-    different = len(patches.unique(dim=0))
-    if different < count:
+    different, times = patches.unique(dim=0, return_counts=True)
+    if len(different) < count:
         kind = "colours" if patch_size == 1 else "patches"
-        raise ValueError(f"palette_size ({count}) is more than the {different} {kind} of the images: take fewer")
-    found = KMeans(count, n_init=1, random_state=SEED).fit(patches.numpy())
+        raise ValueError(f"palette_size ({count}) is more than the {len(different)} {kind} of the images: take fewer")
+    means = KMeans(count, n_init=STARTS, random_state=SEED)
+    found = means.fit(different.double().numpy(), sample_weight=times.double().numpy())
     palette = torch.from_numpy(found.cluster_centers_).float()
     return palette[reduce(palette, "k d -> k", "mean").argsort(stable=True)]
 
