@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from vit.capture.attention_output import are_same_tokens, watched_outputs
 from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
+from vit.capture.interception.eager import as_written
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.token_places import Boundary
@@ -88,6 +89,7 @@ def end_of_stream(
             looks.enter_context(place.seen(sums.leave_layer))
         for place in places:
             looks.enter_context(place.seen(partial(sums.enter, place)))
+        looks.enter_context(as_written())
         looks.enter_context(sums)
         model(pair)
     return sums.entered
@@ -174,7 +176,7 @@ def _fixed_where_made(model: nn.Module, place: Boundary, pair: Tensor, usual: Te
         model(images)
     if len(seen) != 1 or len(seen[0]) != len(images):
         return False
-    with _OfFirst(seen[0]):
+    with as_written(), _OfFirst(seen[0]):
         return are_equal(result_of(model(images)), usual)
 
 

@@ -97,7 +97,8 @@ def of_gradients(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not subject.slope_is_measured:
             warnings.warn(
                 f"whether the gradient of {type(subject.model).__name__} is the slope of its score could not be "
-                "measured, because the score rounds or moves in steps: compare its maps with those of 'occlusion'",
+                "measured, because its score rounds or moves in steps, or tokens that a gradient needs are changed in "
+                "place: compare its maps with those of 'occlusion'",
                 stacklevel=2,
             )
         return found
@@ -114,7 +115,7 @@ def check_slope(subject: Subject) -> bool:
     float32.
 
     Returns:
-        Whether the slope could be measured: not if there is no copy, or its score moves in steps.
+        Whether the slope could be measured: not if there is no copy or no gradient, or its score moves in steps.
 
     Raises:
         ValueError: If the score changes otherwise than its gradient says.
