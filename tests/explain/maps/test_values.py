@@ -422,6 +422,24 @@ def test_sums_in_the_method_of_the_model_are_read(factor):
     assert_close(explain(model, INVENTED, "value"), added[:, 0, 1:].norm(dim=-1).view(-1, 3, 5).detach(), **EXACT)
 
 
+@pytest.mark.parametrize("number", [0, 1, 2], ids="layer {}".format)
+@pytest.mark.parametrize("is_bright", [[1, 1, 1], [0, 0, 1]], ids=["all", "the last"])
+def test_a_gate_behind_a_sum_in_the_method_of_the_model_is_found(is_bright, number):
+    def run(model, images):
+        gate = torch.where(images.mean(dim=(1, 2, 3)) > 1, 0.25, 1.0)[:, None, None]
+        tokens = model.embed(images)
+        for index, layer in enumerate(model.layers):
+            tokens = (gate if index == number else 1) * (tokens + layer.attend(layer.norm1(tokens)))
+            tokens = tokens + layer.mlp(layer.norm2(tokens))
+        return model.read(tokens)
+
+    model = invented(Layer(), Layer(), Layer(), run=run)
+    explain(model, INVENTED, "value", layer=number)
+    images = INVENTED[[0, 1, 0]] + 3 * torch.tensor(is_bright)[:, None, None, None]
+    with pytest.raises(ValueError, match=f"layer {number} of Invented does not add the output of its attention"):
+        explain(model, images, "value", layer=number)
+
+
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize("read", ["class token", "mean of patches"])
 def test_a_factor_after_the_last_sum_is_found_by_the_token_that_is_read(factor, read):
@@ -456,6 +474,43 @@ def test_a_layer_that_one_image_skips_adds_nothing_and_has_no_map(skipped, rando
     assert_close(explain(model, IMAGES, "value", layer=skipped), explain(vit, IMAGES, "value", layer=skipped), **EXACT)
     with pytest.raises(ValueError, match=f"do not take what the attention of layer {skipped} gives them .image 3"):
         explain(model, images, "value", layer=skipped)
+
+
+class GatedIfBright(Layer):
+    """Multiplies tokens of bright images somewhere."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.is_bright = where, None
+
+    def forward(self, entered):
+        gates = {self.where: torch.where(self.is_bright, 0.25, 1.0)[:, None, None]}
+        tokens = entered + self.attend(self.norm1(entered))
+        tokens = tokens * gates.get("behind the sum", 1.0)
+        tokens = tokens + self.mlp(self.norm2(tokens))
+        tokens = tokens * gates.get("behind the layer", 1.0)
+        return entered + gates.get("around the layer", 1.0) * (tokens - entered)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids="layer {}".format)
+@pytest.mark.parametrize("where", ["behind the sum", "behind the layer", "around the layer"])
+@pytest.mark.parametrize("method", ["value", "value_rollout"])
+def test_a_gate_that_works_for_a_later_image_alone_is_found(method, where, number):
+    def run(model, images):
+        tokens = model.embed(images)
+        for layer in model.layers:
+            layer.is_bright = images.mean(dim=(1, 2, 3)) > 1
+            tokens = layer(tokens)
+        return model.read(tokens)
+
+    layers = [GatedIfBright(where if index == number else "nowhere") for index in range(3)]
+    model, options = invented(*layers, run=run), {"layer": number} if method == "value" else {}
+    explain(model, INVENTED, method, **options)
+    bright = INVENTED[:1] + 3
+    several = torch.cat([INVENTED, bright, torch.randn(13, *bright.shape[1:]).to(bright)])  # as many as tokens
+    for images in (torch.cat([INVENTED, bright]), torch.cat([INVENTED, bright, INVENTED]), several):
+        with pytest.raises(ValueError, match=f"layer {number} of Invented does not add the output of its attention"):
+            explain(model, images, method, **options)
 
 
 def test_as_many_copies_as_tokens_are_told_apart_if_tokens_come_first():

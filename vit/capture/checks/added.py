@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention_output import are_same_tokens
-from vit.capture.experiments.exchanged_weights import ExchangedWeights
+from vit.capture.experiments.followed_attention import ExchangedWeights
 
 LITTLE = 1e-3  # of what is expected: tokens that move less have not moved
 MOST_PREFIX = 6  # tokens in front of those whose mean may be taken
@@ -63,7 +63,7 @@ class _FirstMoves(TorchFunctionMode):
 
     def begin_anew(self, tokens: Tensor) -> Tensor:
         """Forget what was taken before the sum with the skip connection, which does not move: an MLP does."""
-        other, summed = map(self.exchange.by_copy, (self.exchange.output.added_to, tokens))
+        other, summed = map(self.exchange.by_image, (self.exchange.output.added_to, tokens))
         if other is None or not self.moved(other).any():
             self.agree[self.exchange.layer], self.is_seen = None, False
             self.alone = None if other is None or summed is None else summed - other
@@ -87,7 +87,7 @@ class _FirstMoves(TorchFunctionMode):
         """Compare tokens (K, N, C), (N, K, C) or (K * N, C), or one token (K, C), if they are the first that move."""
         if not self.exchange.is_projected or self.is_seen:
             return
-        copies = self.exchange.by_copy(tokens)
+        copies = self.exchange.by_image(tokens)
         if copies is None or not copies.isfinite().all():
             return  # the changed weights may leave a query without keys
         if self.alone is not None and are_same_tokens(copies, self.alone):

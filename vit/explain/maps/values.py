@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, h g heads, n queries, m keys, d channel
 l tokens of the layer below.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from vit.capture.attention_output import AttentionOutput, are_same_tokens, capture_outputs
 from vit.capture.checks.added import tokens_agree
-from vit.capture.checks.carried import carried_tokens
+from vit.capture.checks.carried import carried_tokens, image_most_unlike_first
 from vit.capture.parts.residual_places import check_passed_once
 from vit.capture.parts.token_places import Boundary
 from vit.explain.maps.rollout import check_layer, check_start_layer, pad_prefix
@@ -24,7 +25,8 @@ def value(subject: Subject, *, layer: int = -1) -> Tensor:
 
     ``|| sum_h A_nm^h W_O^h v_m^h ||`` for patch m and read-out token n (Kobayashi et al. 2020, EMNLP, with all heads).
     The skip connection and the class have no influence. Whether anything else comes between the attention and its sum
-    with the tokens is tested on the first image: give images alone if a model has a gate for some of them.
+    with the tokens, or behind this, is tested on the first image and the one that differs most from it there. If layers
+    are no modules, a gate behind their MLP is not seen.
 
     Args:
         subject: Model, images and score.
@@ -93,17 +95,17 @@ def _outputs(subject: Subject, layers: range, *, with_residuals: bool) -> tuple[
         outputs = capture_outputs(subject.model, subject.images, anatomy.calls)
     calls, parts = anatomy.calls[: anatomy.depth], anatomy.parts
     check_passed_once(subject.model, residuals, parts.layers)
-    agree = tokens_agree(subject.model, subject.images[:1], calls, anatomy.num_tokens)
-    carried = carried_tokens(subject.model, subject.images[:1], calls, _leaving(subject), anatomy.num_tokens)
+    experiments = _experiments(subject, calls)
     counted = torch.ones_like(subject.readout[0]) if with_residuals else reduce(subject.readout, "b n -> n", "max")
     for layer in layers:
-        output, agrees = outputs[layer], agree[layer]
+        output = outputs[layer]
         found, streams = output.added_to, [residuals[layer]] if residuals else output.inside
         has_sum = found is not None or subject.without_skip is not None
         is_direct = found is None or any(are_same_tokens(found, tokens) for tokens in streams)
         is_direct |= output.is_scaled_stream and not with_residuals
-        is_carried = carried[layer] is None or bool(carried[layer][counted > 0].all())
-        if not has_sum or not is_direct or agrees is False or not is_carried:
+        moves_otherwise = any(agree[layer] is False for agree, _ in experiments)
+        is_carried = all(left[layer] is None or bool(left[layer][counted > 0].all()) for _, left in experiments)
+        if not has_sum or not is_direct or moves_otherwise or not is_carried:
             raise ValueError(
                 f"layer {layer} of {name} does not add the output of its attention alone and directly to the tokens "
                 "that enter the layer (a norm, a gate, a factor or another sum comes first or after it, such as that "
@@ -111,6 +113,20 @@ def _outputs(subject: Subject, layers: range, *, with_residuals: bool) -> tuple[
                 "relevance or occlusion"
             )
     return outputs, residuals
+
+
+def _experiments(subject: Subject, calls: Sequence[int]) -> list[tuple[list[bool | None], list[Tensor | None]]]:
+    """Return for the images that are tested whether tokens move as each attention says, and which leave its layer so.
+
+    These are the first image and the one that differs most from it, or all if layers are no modules.
+    """
+    model, images, num_tokens, leaving = subject.model, subject.images, subject.anatomy.num_tokens, _leaving(subject)
+    numbers = {0, image_most_unlike_first(model, images, calls, leaving, num_tokens)} if leaving else range(len(images))
+    tested = [images[number : number + 1] for number in numbers]
+    return [
+        (tokens_agree(model, image, calls, num_tokens), carried_tokens(model, image, calls, leaving, num_tokens))
+        for image in tested
+    ]
 
 
 def _leaving(subject: Subject) -> list[Boundary]:

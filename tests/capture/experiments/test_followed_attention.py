@@ -5,15 +5,15 @@ import torch
 from torch.testing import assert_close
 
 from tests.capture.test_invented_models import EXACT, IMAGES, Layer, invented
-from vit.capture.experiments.exchanged_weights import STRENGTH, ExchangedWeights
+from vit.capture.experiments.followed_attention import STRENGTH, ExchangedWeights
 
 
 def reached(image=IMAGES[:1]):
     """What is known at each attention of a model of two layers, and the weights of all copies."""
     begun, weights = [], []
-    exchange = ExchangedWeights([0, 1], num_tokens=16, begin=lambda: begun.append(exchange.layer))
-    edit = exchange.edit
-    exchange.edit = lambda call, attn, values: weights.append((attn, edit(call, attn, values))) or weights[-1][1]
+    exchange = ExchangedWeights([0, 1], 16, lambda: begun.append(exchange.layer))
+    changed = exchange.weights
+    exchange.weights = lambda attn: weights.append((attn, changed(attn))) or weights[-1][1]
     with torch.no_grad():
         exchange.run(invented(Layer(), Layer()), image)
     return exchange, begun, weights
@@ -47,14 +47,16 @@ def test_tokens_should_move_by_the_projection_of_what_the_changed_weights_mix():
     ],
     ids=["copies first", "tokens first", "in one axis", "one token", "one token with its axis"],
 )
-def test_tokens_are_read_by_copy_in_any_arrangement(arrange, rows):
+def test_tokens_are_read_by_image_in_any_arrangement(arrange, rows):
     exchange, *_ = reached()
     copies = torch.randn(3, 16, 12, dtype=torch.float64)
-    assert_close(exchange.by_copy(arrange(copies)), copies[:, :rows])
-    assert exchange.by_copy(copies[:, :5]) is None
-    assert exchange.by_copy(copies[..., :5]) is None
-    assert exchange.by_copy(None) is None
+    assert_close(exchange.by_image(arrange(copies)), copies[:, :rows])
+    assert exchange.by_image(copies[:, :5]) is None
+    assert exchange.by_image(copies[..., :5]) is None
+    assert exchange.by_image(None) is None
 
 
 def test_as_many_copies_as_tokens_are_one_more():
-    assert ExchangedWeights(range(15), num_tokens=16, begin=lambda: None).count == 17
+    exchange = ExchangedWeights(range(15), num_tokens=16)
+    exchange.run(invented(*(Layer() for _ in range(15))), IMAGES[:1])
+    assert exchange.count == 17
