@@ -98,6 +98,23 @@ def test_an_image_whose_tokens_are_mixed_is_refused_in_the_middle_of_a_batch(pla
     assert len(capture_attention(model, images[[0, 3, 0]])) == 3
 
 
+@pytest.mark.parametrize(("taken", "given"), [(1, 15), (15, 1), (13, 15)])
+def test_one_token_that_is_mixed_into_another_quarter_is_found(taken, given):
+    def mixed(model, tokens):
+        into = torch.zeros_like(tokens)
+        into[:, given] = tokens[:, taken]
+        return tokens + model.brightness[:, None, None].relu() * into
+
+    def run(model, images):
+        model.brightness = images.mean(dim=(1, 2, 3)) - 2
+        return changing(mixed)(model, images)
+
+    images = torch.cat([IMAGES, IMAGES[:1]])
+    images[2] += 4
+    with pytest.raises(ValueError, match=r"mixes the tokens of image 2 of the batch .* not those of the first"):
+        explain(invented(run=run), images, "rollout")
+
+
 def test_layers_whose_tokens_stand_in_another_order_are_brought_back_first():
     images = torch.cat([IMAGES, IMAGES.flip(0)])
     model = invented(run=backwards)
@@ -145,5 +162,5 @@ def test_two_images_cost_no_pass_of_their_own():
         model.register_forward_pre_hook(lambda _, args, counts=counts: counts.append(len(args[0])))
         capture_attention(model, IMAGES[:count])
         passed.append(len(counts))
-    assert passed[1] == passed[0] + 2 + 5  # a corner of each; and whether images change each other
+    assert passed[1] == passed[0] + 4 * 2 + 5  # a quarter of each; and whether images change each other
     assert isinstance(model, nn.Module)

@@ -584,3 +584,11 @@ def test_mixing_that_vanishes_if_each_token_attends_to_itself_alone_is_refused(p
     for refused in (capture_attention, explain):
         with pytest.raises(ValueError, match="Invented mixes tokens in a way that cannot be intercepted"):
             refused(model(gated_by_all), INVENTED_IMAGES)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN], ids=lambda kind: kind.__name__)
+def test_a_recurrent_layer_behind_the_layers_mixes_tokens(kind):
+    model = invented(run=lambda model, images: model.read(model.over(model.through(model.embed(images)))[0]))
+    model.over = kind(WIDTH, WIDTH, batch_first=True).double()
+    with pytest.raises(ValueError, match=rf"mixes tokens in a way that cannot be intercepted \({kind.__name__} 'over'"):
+        capture_attention(model, INVENTED_IMAGES)

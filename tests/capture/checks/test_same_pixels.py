@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from tests.capture.test_invented_models import IMAGES, invented
+from tests.capture.test_invented_models import IMAGES, WIDTH, invented
 from vit.capture import capture_attention
 from vit.explain import explain
 
@@ -60,6 +61,21 @@ def test_a_later_image_whose_patches_are_of_other_pixels_is_refused(change, unus
     assert explain(model, images, "rollout").shape == (6, 3, 3)
     images[number] = unusual(images[number])
     with pytest.raises(ValueError, match=f"takes its patches from other pixels of image {number} than of the first"):
+        explain(model, images, "rollout")
+
+
+def test_the_second_of_two_images_is_moved_by_an_eighth_of_its_patches():
+    def run(model, images):
+        moved = F.pad(images, (1, 0))[..., :-1]
+        is_bright = (images.mean(dim=(1, 2, 3)) > 2)[:, None, None, None]
+        return model.read(model.through(model.embed(torch.where(is_bright, moved, images))))
+
+    model = invented(run=run)
+    model.patches = nn.Conv2d(3, WIDTH, 8, stride=8).double()
+    images = torch.randn(2, 3, 24, 40, dtype=torch.float64)
+    assert explain(model, images, "rollout").shape == (2, 3, 5)
+    images[1] += 5
+    with pytest.raises(ValueError, match="takes its patches from other pixels of image 1 than of the first"):
         explain(model, images, "rollout")
 
 

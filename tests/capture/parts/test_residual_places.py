@@ -4,10 +4,11 @@ from copy import deepcopy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from tests.capture.test_invented_models import EXACT, IMAGES, invented
+from tests.capture.test_invented_models import EXACT, IMAGES, Layer, invented
 from vit.capture.anatomy import examine
 from vit.explain import contributions, explain, logit_lens
 
@@ -143,6 +144,45 @@ def test_an_adapter_behind_the_layers_is_one_of_them():
 
     place = examine(model, IMAGES).parts.last
     assert place.module is model.norm
+
+
+class Conditioned(Layer):
+    """Takes something else before its tokens, and calls no module."""
+
+    def forward(self, condition, tokens):
+        q, k, v = self.split(F.layer_norm(tokens, (12,), self.norm1.weight, self.norm1.bias))
+        tokens = tokens + F.linear(self.join(self.mix(self, q, k, v)), self.proj.weight, self.proj.bias)
+        first, _, second = self.mlp
+        inner = F.linear(F.layer_norm(tokens, (12,), self.norm2.weight, self.norm2.bias), first.weight, first.bias)
+        return tokens + F.linear(F.gelu(inner), second.weight, second.bias)
+
+    def split(self, tokens):
+        return F.linear(tokens, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, 3, -1)).permute(2, 0, 3, 1, 4)
+
+
+@pytest.mark.parametrize("condition", ["nothing", "a number", "a token", "other tokens"])
+def test_tokens_are_found_among_the_arguments_of_a_layer(condition):
+    def run(model, images):
+        conditions = {
+            "nothing": None,
+            "a number": torch.tensor(3.0),
+            "a token": model.first,
+            "other tokens": model.embed(images),
+        }
+
+        def step(_, layer, tokens):
+            return layer(conditions[condition], tokens) if isinstance(layer, Conditioned) else layer(tokens)
+
+        return model.read(model.through(model.embed(images), step))
+
+    model, plainly = invented(*(Conditioned() for _ in range(3)), run=run), invented(*(Layer() for _ in range(3)))
+    reads = [lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)]
+    for read in reads:
+        if condition == "other tokens":
+            with pytest.raises(ValueError, match=r"module for each layer"):
+                read(model)
+        else:
+            assert_close(read(model), read(plainly), **EXACT)
 
 
 def test_a_layer_that_is_called_once_more_is_no_place_of_the_stream():

@@ -373,6 +373,34 @@ def test_gradcam_reads_the_norm_before_the_attention_however_it_is_called(kind):
         assert_close(explain(model, INVENTED, "gradcam", target=2, layer=layer), expected, **EXACT)
 
 
+class Sum(nn.Module):
+    """Adds positions to tokens."""
+
+    def forward(self, tokens, positions, factor=1):
+        return tokens + factor * positions
+
+
+class PositionsBehindNorm(Layer):
+    """Adds positions behind the norm of its attention, by a module or not."""
+
+    def __init__(self, by_module):
+        super().__init__()
+        self.add, self.by_module = Sum(), by_module
+        self.positions = nn.Parameter(torch.randn(16, 12))
+
+    def forward(self, tokens):
+        normed = self.norm1(tokens)
+        summed = self.add(normed, self.positions, factor=2) if self.by_module else normed + 2 * self.positions
+        tokens = tokens + self.attend(summed)
+        return tokens + self.mlp(self.norm2(tokens))
+
+
+def test_a_module_of_further_arguments_behind_the_norm_is_no_norm():
+    model, plain = (invented(PositionsBehindNorm(by_module), PositionsBehindNorm(by_module)) for by_module in (1, 0))
+    expected = explain(plain, INVENTED, "gradcam", target=2)
+    assert_close(explain(model, INVENTED, "gradcam", target=2), expected, **EXACT)
+
+
 class NormOfNorm(Layer):
     """A norm before the norm of the attention."""
 

@@ -2,9 +2,9 @@
 
 Most experiments look at the first two images alone. A model may treat another one differently: it mirrors images by
 what they show, mixes the tokens of bright images, or has skip connections for some images alone. Here one corner of
-every image is changed, while each token attends to itself alone. The same tokens must move in all images, and no other
-tokens in a later layer. For maps, tokens without any attention must also follow the image in each layer in which those
-of the first do.
+every image is changed, while each token attends to itself alone. The same tokens must move in all images. Then each
+quarter is changed, and no other tokens may move in a later layer. For maps, tokens without any attention must also
+follow the image in each layer in which those of the first do.
 
 Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
 """
@@ -27,6 +27,7 @@ from vit.support.precision import in_double
 
 FAINT = 0.1  # a token that moves less than this share of the largest move is not in the corner
 NOISES = 4  # that are tried if other tokens seem to move
+QUARTERS = ((), (0,), (1,), (0, 1))  # axes along which the upper left corner is flipped
 LEAST_SHARE = 0.5  # of what the tokens in the corner of the first image have of all moves
 
 
@@ -65,19 +66,22 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
             "of the first one of the batch, as if it crops or turns images by what they show, so no map fits all: do "
             f"that before the model, or {CHOOSE_OTHERS}"
         )
-    for call, of_layer in zip(calls[1:], later, strict=True):
-        count = min(of_layer.shape[1], entering.shape[1])  # class attention has one token more, in front
-        moved_late = (of_layer[:, -count:] > 0) & (entering[:, -count:] == 0)
-        if moved_late.any():  # values behind a ReLU may be zero with any pixels
-            whole = _moves(model, images, _changed(images, part=1), calls, orders, own_weights)[0]
-            moved_late &= whole[:, -count:] > 0
-        mixed = moved_late.any(dim=1)
-        if mixed.any() and not mixed[0]:  # what the first image shows, other experiments have found
-            raise ValueError(
-                f"{type(model).__name__} mixes the tokens of image {int(mixed.nonzero()[0, 0])} of the batch beside "
-                f"its attention, before attention {call}, and not those of the first: it treats images differently by "
-                f"what they show: {CHOOSE_OTHERS}"
-            )
+    for turned in QUARTERS:
+        if turned:
+            entering, *later = _moves(model, images, _changed(images, turned=turned), calls, orders, own_weights)
+        for call, of_layer in zip(calls[1:], later, strict=True):
+            count = min(of_layer.shape[1], entering.shape[1])  # class attention has one token more, in front
+            moved_late = (of_layer[:, -count:] > 0) & (entering[:, -count:] == 0)
+            if moved_late.any():  # values behind a ReLU may be zero with any pixels
+                whole = _moves(model, images, _changed(images, part=1), calls, orders, own_weights)[0]
+                moved_late &= whole[:, -count:] > 0
+            mixed = moved_late.any(dim=1)
+            if mixed.any() and not mixed[0]:  # what the first image shows, other experiments have found
+                raise ValueError(
+                    f"{type(model).__name__} mixes the tokens of image {int(mixed.nonzero()[0, 0])} of the batch "
+                    f"beside its attention, before attention {call}, and not those of the first: it treats images "
+                    f"differently by what they show: {CHOOSE_OTHERS}"
+                )
 
 
 @torch.no_grad()
@@ -146,13 +150,13 @@ def _differ(entering: Tensor, in_corner: Tensor) -> Tensor:
     return shares < LEAST_SHARE * shares[0]
 
 
-def _changed(images: Tensor, seed: int = 0, part: float = 0.5) -> Tensor:
+def _changed(images: Tensor, seed: int = 0, part: float = 0.5, turned: tuple[int, ...] = ()) -> Tensor:
     """Return images whose upper left corner is changed, by the same noise in all, as strong as each image's pixels.
 
-    The corner has this part of the rows and of the columns.
+    The corner has this part of the rows and of the columns. It is another one if it is flipped along axes.
     """
     rows, columns = (torch.arange(side, device=images.device) < max(1, int(part * side)) for side in images.shape[-2:])
-    corner = rows[:, None] & columns
+    corner = (rows[:, None] & columns).flip(turned)
     if not images.is_floating_point():
         return torch.where(corner, images ^ 1, images)
     spreads = images.new_tensor([spread_of(image) for image in images])

@@ -141,7 +141,7 @@ class IdentityPass(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         self.num_results += 1
         if self.num_results == self.spoiled:
-            result = 1 - 2 * result
+            result = _spoiled(result)
         if self.is_behind_layers:
             self.note_lengths(result)
         if not self.is_changed and self.num_results > self.start and (layout := self.entry(func, args, result)):
@@ -312,6 +312,13 @@ class IdentityPass(TorchFunctionMode):
 def own_weights(count: int) -> Tensor:
     """Return weights near one, (N,), which differ between tokens and most between neighbours."""
     return LEAST + SPREAD * (TURN * torch.arange(count)).frac()
+
+
+def _spoiled(result: Any) -> Any:
+    """Return something else than what a function returned, also of a tuple of tensors, as of a recurrent layer."""
+    if isinstance(result, tuple):
+        return tuple(_spoiled(each) if isinstance(each, Tensor) else each for each in result)
+    return 1 - 2 * result
 
 
 @contextmanager

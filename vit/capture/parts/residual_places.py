@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vit.capture.attention_output import are_same_tokens, watched_outputs
+from vit.capture.experiments.followed_attention import ExchangedWeights
 from vit.capture.experiments.moved import are_equal, moved_by_images
 from vit.capture.interception.arithmetic import DIFFERENCES, SUMS, arithmetic_name
 from vit.capture.interception.eager import as_written
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
-from vit.capture.parts.token_places import Boundary
+from vit.capture.parts.token_places import Boundary, seen_at
 
 LATEST = 8  # sums that are kept, of which the last may begin the stream
 
@@ -49,15 +50,18 @@ def hold_residual_stream(model: nn.Module, pair: Tensor, calls: Sequence[int], l
     if others:
         return False
     unsure = [
-        place
-        for number, (output, place) in enumerate(zip(outputs, layers, strict=False))
+        number
+        for number, output in enumerate(outputs[: len(layers)])
         if output.added_to is None or number not in tokens or not are_same_tokens(output.added_to, tokens[number])
     ]
     if not unsure:
         return True
+    if not {*unsure} - {0} <= _moved_by_layer_before(model, pair[:1], calls, layers):
+        return False
     usual = moved_by_images(model, pair)
     return all(
-        fixes_logits(model, place, pair, usual) or _fixed_where_made(model, place, pair, usual) for place in unsure
+        fixes_logits(model, layers[number], pair, usual) or _fixed_where_made(model, layers[number], pair, usual)
+        for number in unsure
     )
 
 
@@ -93,6 +97,24 @@ def end_of_stream(
         looks.enter_context(sums)
         model(pair)
     return sums.entered
+
+
+def _moved_by_layer_before(
+    model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary]
+) -> set[int]:
+    """Return the layers that tokens enter which move if the attention of the layer before has other weights.
+
+    A layer may first take what is no stream, such as the tokens of an earlier layer.
+    """
+    moved: set[int] = set()
+
+    def look(number: int, tokens: Tensor) -> None:
+        if not torch.equal(tokens[number], tokens[0]):
+            moved.add(number)
+
+    with seen_at(layers, look):
+        ExchangedWeights(calls, num_tokens=0).run(model, image)
+    return moved
 
 
 class _LastSum(TorchFunctionMode):

@@ -51,22 +51,39 @@ class TokenPlace(ABC):
         return self.changed(unchanged)
 
 
+def with_argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], number: int, change: Change
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, of which one is changed. Keywords are numbered after the others.
+
+    >>> with_argument((1, 2), {"scale": 3}, 2, lambda number: -number)
+    ((1, 2), {'scale': -3})
+    """
+    given = [*args, *kwargs.values()]
+    given[number] = change(given[number])
+    return tuple(given[: len(args)]), dict(zip(kwargs, given[len(args) :], strict=True))
+
+
 @dataclass(frozen=True)
 class Boundary(TokenPlace):
-    """The input or the output of a module."""
+    """The input or the output of a module.
+
+    Attributes:
+        module: The module.
+        side: The side of the module.
+        number: Of the argument, on the side of the input: keywords are numbered after the others.
+    """
 
     module: nn.Module
     side: Literal["input", "output"]
+    number: int = 0
 
     @contextmanager
     def changed(self, change: Change) -> Iterator[None]:
         """Within the context, replace the tokens at this place by ``change(tokens)``."""
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            if args:
-                return (change(args[0]), *args[1:]), kwargs
-            (name, tokens), *others = kwargs.items()
-            return (), {name: change(tokens), **dict(others)}
+            return with_argument(args, kwargs, self.number, change)
 
         def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if isinstance(output, Tensor):

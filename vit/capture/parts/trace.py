@@ -4,6 +4,7 @@ Every library names its parts differently, and changes the names. The order stay
 layer, each attention lies within a layer, and a last norm follows.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,15 @@ from torch import Tensor, nn
 from vit.capture.attention import run_with_values
 from vit.capture.checks.dependence import Dependents, Made, find_dependents, influential
 from vit.capture.experiments.graph import graph_alone
-from vit.capture.parts.token_places import Boundary, InSequence, NormResult, OneTime, TokenPlace, seen_norms
+from vit.capture.parts.token_places import (
+    Boundary,
+    InSequence,
+    NormResult,
+    OneTime,
+    TokenPlace,
+    seen_norms,
+    with_argument,
+)
 
 LIKE = 1e-2  # of the largest number: what the small number beside a variance may change
 
@@ -74,6 +83,8 @@ class Trace:
     norms: list[NormEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
+    # Calls a module with other tokens, and all else as in its last call.
+    calls_again: dict[nn.Module, Callable[[Tensor], Any]] = field(default_factory=dict)
     # Of every attention call, even if it does not influence the logits.
     dependents: Dependents = field(default_factory=lambda: Dependents((), ()))
 
@@ -96,9 +107,20 @@ class Trace:
         behind = self.behind_layers()
         inner = place.place if isinstance(place, InSequence) else place
         number = [other for other, _ in behind].index(inner)
-        of_norms = [_is_norm(*found) for found in behind]
+        of_norms = [self.is_norm(*found) for found in behind]
         start, end = (number + 1, len(behind)) if any(of_norms[number:]) else (0, number)
         return [found for found, of_norm in list(zip(behind, of_norms, strict=True))[start:end] if of_norm]
+
+    def is_norm(self, place: TokenPlace, shape: torch.Size) -> bool:
+        """Return whether a place is what a norm returns."""
+        inner = place.place if isinstance(place, OneTime) else place
+        return isinstance(inner, NormResult) or (
+            isinstance(inner, Boundary)
+            and inner.side == "output"
+            and not isinstance(inner.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
+            and not _projects(inner.module)
+            and _normalises(inner.module, shape, self.calls_again.get(inner.module, inner.module))
+        )
 
     def output_of(self, path: str) -> Boundary | None:
         """Return the output of a module, or None if it is not called."""
@@ -133,7 +155,10 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
 
     def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         active.append(path)
-        record_tokens(path, Boundary(module, "input"), args[0] if args else next(iter(kwargs.values()), None))
+        if given := [*args, *kwargs.values()]:
+            number = next((number for number, each in enumerate(given) if _are_tokens(each, len(images))), 0)
+            record_tokens(path, Boundary(module, "input", number), given[number])
+            trace.calls_again[module] = partial(_call_with, module, args, kwargs, number)
 
     def leave(path: str, module: nn.Module, _: Any, output: Any) -> None:
         active.pop()
@@ -159,9 +184,17 @@ def find_parts(trace: Trace, num_tokens: int) -> tuple[Parts, list[Boundary]]:
         The parts but for the last, and the inputs of the modules after the layers, in order. The last is one of them.
     """
     num_images = trace.attentions[0].shape[0]  # a model that passes several views of an image has more rows of tokens
-    events = [event for event in trace.tokens if event.shape[:-1] == (num_images, num_tokens) and len(event.shape) == 3]
+    numbered = [
+        (number, event)
+        for number, event in enumerate(trace.tokens)
+        if event.shape[:-1] == (num_images, num_tokens) and len(event.shape) == 3
+    ]
+    events = [event for _, event in numbered]
     layer_names = _layer_names(trace)
-    inside = [[event for event in events if _within(event.path, name)] for name in layer_names]
+    inside = [  # what leaves a layer does not enter it
+        [event for number, event in numbered if number < attention.num_before and _within(event.path, name)]
+        for attention, name in zip(trace.attentions, layer_names, strict=False)
+    ]
     if not layer_names or not all(inside):
         return Parts(), []
     layers = [of_layer[0] for of_layer in inside]
@@ -192,30 +225,19 @@ def _norms(trace: Trace, attention: AttentionEvent, layer: TokenEvent) -> list[T
     found: list[tuple[float, TokenPlace]] = [
         (number, trace.place_of(number))
         for number, event in before
-        if event.shape == layer.shape and _is_norm(event.boundary, event.shape)
+        if event.shape == layer.shape and trace.is_norm(event.boundary, event.shape)
     ]
     functions = (norm for norm in trace.norms if start < norm.num_before <= attention.num_before)
     found += [(norm.num_before - 0.5, norm.place) for norm in functions if norm.shape == layer.shape]
     return [place for _, place in sorted(found, key=itemgetter(0))]
 
 
-def _is_norm(place: TokenPlace, shape: torch.Size) -> bool:
-    """Return whether a place is what a norm returns."""
-    inner = place.place if isinstance(place, OneTime) else place
-    return isinstance(inner, NormResult) or (
-        isinstance(inner, Boundary)
-        and inner.side == "output"
-        and not isinstance(inner.module, nn.Linear | nn.Identity | nn.modules.dropout._DropoutNd)
-        and not _projects(inner.module)
-        and _normalises(inner.module, shape)
-    )
-
-
 @torch.no_grad()
-def _normalises(module: nn.Module, shape: torch.Size) -> bool:
+def _normalises(module: nn.Module, shape: torch.Size, call: Callable[[Tensor], Any]) -> bool:
     """Return whether a module gives the same for tokens of twice the length, or cannot be asked.
 
-    >>> _normalises(nn.LayerNorm(4), (2, 3, 4)), _normalises(nn.Tanh(), (2, 3, 4))
+    >>> norm, function = nn.LayerNorm(4), nn.Tanh()
+    >>> _normalises(norm, (2, 3, 4), norm), _normalises(function, (2, 3, 4), function)
     (True, False)
     """
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
@@ -223,12 +245,28 @@ def _normalises(module: nn.Module, shape: torch.Size) -> bool:
     numbers = next(chain(module.parameters(), module.buffers()), torch.empty(0))
     tokens = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(numbers)
     try:
-        one, other = module(tokens), module(2 * tokens)
+        one, other = call(tokens), call(2 * tokens)
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # of a stranger's module that takes a condition, too, or tokens of another place
+    except Exception:  # of a stranger's module that takes tokens of another place
         return True
     return isinstance(one, Tensor) and torch.allclose(one, other, rtol=LIKE, atol=LIKE * float(one.abs().max()))
+
+
+def _call_with(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, tokens: Tensor) -> Any:
+    args, kwargs = with_argument(args, kwargs, number, lambda _: tokens)
+    return module(*args, **kwargs)
+
+
+def _are_tokens(argument: Any, num_images: int) -> bool:
+    """Return whether an argument of a module may be tokens: (B, N, D), (N, B, D) or (B, rows, columns, D)."""
+    return (
+        isinstance(argument, Tensor)
+        and argument.is_floating_point()
+        and argument.ndim in (3, 4)
+        and num_images in argument.shape[:2]
+        and min(argument.shape[:2]) > 1
+    )
 
 
 def _projects(module: nn.Module) -> bool:
