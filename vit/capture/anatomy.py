@@ -97,7 +97,8 @@ class Anatomy:
         The last tokens are those behind the final norm, even if it is called for some tokens at a time, such as for the
         class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, a
         norm that is neither, or one that is called for each image, the last tokens are those before it: a norm divides
-        each by its length, so that long tokens then have smaller shares.
+        each by its length, so that long tokens then have smaller shares. If no module takes these, as in a model of
+        functions, the last tokens are the rows of the last attention, unless all tokens have the same share.
 
         Raises:
             ValueError: If the logits read different tokens for different images, as a maximum over tokens does, or
