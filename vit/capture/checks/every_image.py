@@ -47,7 +47,8 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
     if len(images) <= 2:
         return
     images = images.detach().clone()
-    entering, *later = _moves(model, images, _changed(images), calls, orders, own_weights)
+    before, after = _both(model, images, _changed(images), calls, orders, own_weights)
+    entering = _moved(before[0], after[0])
     differ = _differ(entering, _moves_much(entering[0]))
     if differ.any():
         # A token of few channels may hardly move by chance, and one behind a ReLU not at all: then it may be in the
@@ -68,10 +69,12 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
         )
     for turned in QUARTERS:
         if turned:
-            entering, *later = _moves(model, images, _changed(images, turned=turned), calls, orders, own_weights)
-        for call, of_layer in zip(calls[1:], later, strict=True):
-            count = min(of_layer.shape[1], entering.shape[1])  # class attention has one token more, in front
-            moved_late = (of_layer[:, -count:] > 0) & (entering[:, -count:] == 0)
+            before, after = _both(model, images, _changed(images, turned=turned), calls, orders, own_weights)
+        still = reduce(before[0] == after[0], "b h m d -> b m", "all")
+        for call, *of_call in zip(calls[1:], before[1:], after[1:], strict=True):
+            of_layer = _moved(*of_call)
+            count = min(of_layer.shape[1], still.shape[1])  # class attention has one token more, in front
+            moved_late = (of_layer[:, -count:] > 0) & still[:, -count:]
             if moved_late.any():  # values behind a ReLU may be zero with any pixels
                 whole = _moves(model, images, _changed(images, part=1), calls, orders, own_weights)[0]
                 moved_late &= whole[:, -count:] > 0
@@ -126,14 +129,26 @@ def _moves(
     orders: Orders,
     own: Callable[[int], Tensor],
 ) -> list[Tensor]:
-    """Return how much changed images move the values of each token in each layer, (B, M) each.
+    """Return how much changed images move the values of each token in each layer, (B, M) each."""
+    return [_moved(*values) for values in zip(*_both(model, images, changed, calls, orders, own), strict=True)]
+
+
+def _both(
+    model: nn.Module,
+    images: Tensor,
+    changed: Tensor,
+    calls: Sequence[int],
+    orders: Orders,
+    own: Callable[[int], Tensor],
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the values (B, H, M, d) of each layer for images, and for changed ones.
 
     ``own`` returns the weights (N,) of tokens to themselves, all that attention has meanwhile.
     """
     before, after = (_values(model, each, calls, orders, own) for each in (images, changed))
     for values in (before, after):
         check_count(model, len(values), len(images), len(calls))
-    return [_moved(*values) for values in zip(before, after, strict=True)]
+    return before, after
 
 
 def _moves_much(moves: Tensor) -> Tensor:

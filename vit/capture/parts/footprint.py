@@ -25,9 +25,9 @@ AXES = ("row", "column")
 def find_cells(model: nn.Module, image: Tensor, call: int, layout: Layout) -> Tensor:
     """Return the patch that each pixel of an image (1, C, H, W) belongs to, or -1 if no patch sees it: (H, W).
 
-    Patches are numbered row by row from 0. Of overlapping patches, a pixel belongs to the one with the nearest middle. A
-    line of pixels that changes patches by at most 5 % of their largest response counts as one that none sees (20 % if a
-    norm over the whole image makes each line change all tokens).
+    Patches are numbered row by row from 0. Of overlapping patches, a pixel belongs to the one with the nearest middle.
+    A line of pixels that changes patches by at most 5 % of their largest response counts as one that none sees (20 % if
+    a norm over the whole image makes each line change all tokens).
 
     Args:
         model: A ViT in eval mode.
