@@ -30,7 +30,8 @@ def logit_lens(model: nn.Module, images: Tensor) -> Tensor:
     """Apply the read-out to the tokens before each layer and after the last: (B, C, H, W) -> (B, layers + 1, classes).
 
     Entry 0 is of the tokens that enter the first layer, and the last entry is the logits (nostalgebraist 2020). Early
-    entries show what the head makes of tokens that it never saw in training. They are no predictions of the model.
+    entries show what the head makes of tokens that it never saw in training. They are no predictions of the model. What
+    is added to the tokens behind the last layer, such as the output of an adapter, is in the last entry alone.
 
     >>> import vit
     >>> model = vit.VisionTransformer(image_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3).eval()

@@ -166,6 +166,18 @@ class PositionsByOrder(nn.Module):
         return self.vit.forward_head(self.vit.norm(tokens))
 
 
+def test_any_error_of_a_model_that_has_fewer_tokens_is_one_reason(random_vit):
+    model = random_vit()
+
+    def look_up(_, args):
+        return {16: args}[args[0].shape[1]]
+
+    model.blocks[1].register_forward_pre_hook(look_up)
+    assert explain(model, IMAGES, "rollout").shape == (3, 3, 5)
+    with pytest.raises(ValueError, match="tokens of VisionTransformer cannot be left out"):
+        explain(model, IMAGES, "token_drop")
+
+
 def test_tokens_whose_positions_are_their_order_cannot_be_dropped(random_vit):
     model = PositionsByOrder(random_vit()).eval()
     with pytest.raises(ValueError, match="or it finds or counts tokens by their order: choose 'occlusion'"):

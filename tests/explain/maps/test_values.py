@@ -12,6 +12,7 @@ from tests.architectures import EXACT, IMAGES, made, of_timm, randomised
 from tests.capture.test_invented_models import IMAGES as INVENTED
 from tests.capture.test_invented_models import Layer, Parallel, invented, sequence_first, softmax
 from tests.capture.wrapped_model import Around
+from vit import VisionTransformer
 from vit.capture import examine
 from vit.capture.attention_output import capture_outputs
 from vit.explain import explain
@@ -511,6 +512,16 @@ def test_a_gate_that_works_for_a_later_image_alone_is_found(method, where, numbe
     for images in (torch.cat([INVENTED, bright]), torch.cat([INVENTED, bright, INVENTED]), several):
         with pytest.raises(ValueError, match=f"layer {number} of Invented does not add the output of its attention"):
             explain(model, images, method, **options)
+
+
+def test_as_many_images_as_tokens_are_tested():
+    """The two images differ by rounding alone, so that the copy of the first may differ most."""
+    images = torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for seed in (5, 10, 13, 18):  # at which it does
+        torch.manual_seed(seed)
+        model = VisionTransformer(image_size=4, patch_size=4, embed_dim=24, depth=3, num_heads=3, num_classes=5)
+        model = model.double().eval()
+        assert explain(model, images, "value").shape == (2, 1, 1)
 
 
 def test_as_many_copies_as_tokens_are_told_apart_if_tokens_come_first():

@@ -69,7 +69,8 @@ def image_most_unlike_first(
         leaving: As in ``carried_tokens``.
         num_tokens: Number of tokens of an image.
     """
-    if len(images) == num_tokens:
+    count = len(images)
+    if count == num_tokens:
         images = torch.cat([images, images[:1]])  # an axis of this size could count either
     unlike = torch.zeros(len(images))
     followed = FollowedAttention(calls)
@@ -78,7 +79,7 @@ def image_most_unlike_first(
         torch.maximum(unlike, _added_unlike_first(followed, tokens).to(unlike), out=unlike)
 
     _WithoutMLPs(followed, leaving, look).run(model, images)
-    return int(unlike.argmax())
+    return int(unlike[:count].argmax())
 
 
 class _WithoutMLPs(TorchFunctionMode):

@@ -138,7 +138,7 @@ def legrad(subject: Subject, *, start_layer: int = 0) -> Tensor:
 
     In each layer l, the model's own head reads the mean of the layer's tokens as the next layer takes them, which gives
     the score y_l. The map is the mean of ``E_h E_n (dy_l/dA_l)+`` over layers. The gradient is not multiplied by
-    attention.
+    attention. What is added to the tokens behind the last layer, such as the output of an adapter, belongs to it.
 
     Args:
         subject: Model, images and score.
