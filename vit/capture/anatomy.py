@@ -92,7 +92,8 @@ class Anatomy:
         """Share of each token in the logits, (N,): the norm of their Jacobian with respect to the last tokens.
 
         The shares sum to one. If only the class token is read, it has share 1. Each of N averaged tokens has share
-        1 / N. The tokens with a share are the read-out tokens.
+        1 / N. The tokens with a share are the read-out tokens. If an attention of one query pools them, they have equal
+        shares here, and rollout and relevance multiply by its weights.
 
         The last tokens are those behind the final norm, even if it is called for some tokens at a time, such as for the
         class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, a

@@ -31,6 +31,7 @@ def attention(subject: Subject, *, layer: int = -1, head: int | None = None) -> 
     """Return how much the read-out tokens attend to each patch in one layer: -> (B, rows, columns).
 
     ``E_h A_layer[readout, patches]``: the mean over heads, or one head. Token values and the class have no influence.
+    If an attention of one query pools the tokens, this is their plain mean, whatever its weights.
 
     Args:
         subject: Model, images and score.
