@@ -27,13 +27,13 @@ from vit.capture.parts.logits import result_of
 from vit.capture.parts.order import AFTER_LAYERS, check_last_rows, check_same_orders, token_orders
 from vit.capture.parts.patches import Layout, find_patches
 from vit.capture.parts.read_shares import Reading
-from vit.capture.parts.residual_places import end_of_stream, hold_residual_stream
+from vit.capture.parts.residual_places import end_of_stream, enter_as_they_leave, hold_residual_stream
 from vit.capture.parts.token_places import seen_at, seen_norms
 from vit.capture.parts.trace import Parts, Trace, find_parts, trace_forward
 from vit.capture.remedy import CHOOSE_OTHERS
 
 MOVED = 0.25  # share of the pixels that belong to other patches of another image
-VARIES = 1e-3  # of the largest share: how much two images may differ
+VARIES = 1e-5  # of the largest share: how much two images may differ by rounding
 
 
 class ContradictionError(ValueError):
@@ -346,7 +346,10 @@ def examine(
     if after_layers:
         leaving = [trace.output_of(name) for name in parts.layer_names]
         parts = replace(parts, last=end_of_stream(model, pair, parts.layers, leaving, after_layers))
-    if parts.layers and not hold_residual_stream(model, pair, calls, parts.layers):
+    if parts.layers and not (
+        enter_as_they_leave(model, image, trace, parts.layers, parts.layer_names)
+        and hold_residual_stream(model, pair, calls, parts.layers)
+    ):
         parts = Parts(entry=parts.entry, last=parts.last)
     of_all = [event.call for event in trace.attentions]
     reads_more = readout.reads_more or not passes_last_layer(model, pair, of_all, num_tokens, parts.layers)

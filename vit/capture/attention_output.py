@@ -21,6 +21,7 @@ from vit.capture.parts.logits import result_of
 
 MATRIX_FUNCTIONS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
 SAME = 1e-3  # two tokens are the same if they differ by less than this share of a number, or of the largest one
+SAME_IN_DOUBLE = 1e-5  # in float64, of which a model may compute a part in float32
 
 
 @dataclass
@@ -119,7 +120,13 @@ def are_same_tokens(one: Tensor, other: Tensor) -> bool:
         one = rearrange(one, "n b c -> b n c")
     if one.shape != other.shape:
         return False
-    return torch.allclose(one.to(other), other, rtol=SAME, atol=SAME * _largest(other), equal_nan=True)
+    share = same_share(one)
+    return torch.allclose(one.to(other), other, rtol=share, atol=share * _largest(other), equal_nan=True)
+
+
+def same_share(tokens: Tensor) -> float:
+    """Return by which share of a number, or of the largest one, tokens may differ by rounding."""
+    return SAME_IN_DOUBLE if tokens.dtype == torch.float64 else SAME
 
 
 def _largest(tokens: Tensor) -> float:
@@ -271,9 +278,11 @@ def _version_of(tensor: Tensor) -> int | None:
 def _is_mixed(inputs: Tensor, output: AttentionOutput) -> bool:
     """Return whether the inputs are the mixed values of an attention. The batch may be their first or second axis."""
     mixed = einsum(output.attn.to(output.values.dtype), output.values, "b h n m, b h m d -> b h n d")
-    tokens, rounding = pack([inputs], "* c")[0], SAME * _largest(mixed)
+    tokens, share = pack([inputs], "* c")[0], same_share(inputs)
     for pattern in ("b h n d -> (b n) (h d)", "b h n d -> (n b) (h d)"):
         expected = rearrange(mixed, pattern).to(tokens.dtype)
-        if tokens.shape == expected.shape and torch.allclose(tokens, expected, SAME, rounding, equal_nan=True):
+        if tokens.shape == expected.shape and torch.allclose(
+            tokens, expected, share, share * _largest(mixed), equal_nan=True
+        ):
             return True
     return False

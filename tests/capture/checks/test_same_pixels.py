@@ -79,6 +79,30 @@ def test_the_second_of_two_images_is_moved_by_an_eighth_of_its_patches():
         explain(model, images, "rollout")
 
 
+@pytest.mark.parametrize("moved", [(1, 0, 0, 0), (0, 0, 1, 0), (2, 0, 0, 0)], ids=["right", "down", "by two"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_overlapping_patches_are_of_the_same_rows_and_columns_of_pixels(moved, count):
+    def run(model, images):
+        away = F.pad(images, moved)[..., :24, :40]
+        is_bright = (images.mean(dim=(1, 2, 3)) > 2)[:, None, None, None]
+        return model.read(model.through(model.embed(torch.where(is_bright, away, images))))
+
+    model = invented(run=run)
+    model.patches = nn.Conv2d(3, WIDTH, 16, stride=8, padding=4).double()
+    images = torch.randn(count, 3, 24, 40, dtype=torch.float64)
+    assert explain(model, images, "rollout").shape == (count, 3, 5)
+    images[-1] += 5
+    with pytest.raises(ValueError, match=f"takes its patches from other pixels of image {count - 1} than of the first"):
+        explain(model, images, "rollout")
+
+
+def test_a_model_that_clips_pixels_sees_the_same_ones():
+    model = invented(run=lambda model, images: model.read(model.through(model.embed(images.clamp(-1, 1)))))
+    images = IMAGES.clone()
+    images[1, :, 2] = 9
+    assert explain(model, images, "rollout").shape == (3, 3, 5)
+
+
 def test_weights_alone_do_not_depend_on_which_pixels_a_patch_has():
     images = SQUARE.clone()
     images[4] = brighter(images[4])

@@ -109,6 +109,25 @@ def test_the_sequence_pooling_of_cct_is_read_by_its_jacobian():
     assert_close(signed_map("attention", subject).flatten(1), expected, **EXACT)
 
 
+def test_shares_that_hardly_vary_are_those_of_each_image():
+    scorer = torch.randn(12, 1, dtype=torch.float64)
+
+    def run(vit, images):
+        tokens = vit.forward_features(images)
+        return vit.head(((3e-5 * tokens @ scorer).softmax(dim=1) * tokens).sum(dim=1))
+
+    model = Around(randomised(ours(class_token=False, pool="mean")()), run).eval()
+    tokens = model.vit.forward_features(IMAGES).detach().requires_grad_()
+    pooled = ((3e-5 * tokens @ scorer).softmax(dim=1) * tokens).sum(dim=1)
+    logits = pooled @ model.vit.head.weight.T
+    slopes = [torch.autograd.grad(logits[:, k].sum(), tokens, retain_graph=True)[0] for k in range(logits.shape[1])]
+    norms = torch.stack(slopes).square().sum(dim=(0, -1)).sqrt()
+    expected = norms / norms.sum(dim=1, keepdim=True)
+    assert not torch.equal(expected[0], expected[1])
+    assert torch.allclose(expected[0], expected[1], rtol=1e-3)
+    assert_close(Subject(model, IMAGES).readout, expected, **EXACT)
+
+
 def test_the_weights_of_a_pooling_are_the_shares():
     weights = torch.rand(15, dtype=torch.float64).softmax(dim=0)
 

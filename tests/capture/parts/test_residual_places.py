@@ -185,6 +185,30 @@ def test_tokens_are_found_among_the_arguments_of_a_layer(condition):
             assert_close(read(model), read(plainly), **EXACT)
 
 
+class Arranged(Layer):
+    """Takes its tokens in another layout, and adds positions first."""
+
+    def __init__(self, adds):
+        super().__init__()
+        self.adds = adds
+
+    def forward(self, tokens):
+        tokens = tokens[0] if isinstance(tokens, list) else tokens.mT
+        return super().forward(tokens + self.own[0, 0] if self.adds else tokens)
+
+
+@pytest.mark.parametrize("arrange", [lambda tokens: [tokens], lambda tokens: tokens.mT], ids=["list", "channels first"])
+def test_positions_that_a_layer_adds_in_another_layout_come_before_its_input(arrange):
+    def run(model, images):
+        return model.read(model.through(model.embed(images), lambda _, layer, tokens: layer(arrange(tokens))))
+
+    for read in (lambda model: explain(model, IMAGES, "legrad"), lambda model: logit_lens(model, IMAGES)):
+        plain = invented(*(Layer() for _ in range(3)))
+        assert_close(read(invented(*(Arranged(False) for _ in range(3)), run=run)), read(plain), **EXACT)
+        with pytest.raises(ValueError, match=r"module for each layer"):
+            read(invented(*(Arranged(True) for _ in range(3)), run=run))
+
+
 def test_a_layer_that_is_called_once_more_is_no_place_of_the_stream():
     """Its result is unused, and would be taken for one more layer."""
 

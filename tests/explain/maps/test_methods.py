@@ -410,3 +410,28 @@ def test_near_copies_of_an_image_are_no_scale_of_a_logit_near_zero():
     with torch.no_grad():
         model[1].bias -= model(images[:1])[0]
     assert explain(model, images, "occlusion", target=0, grid=(3, 5)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda images: images.to(torch.float8_e4m3fn),
+        lambda images: torch.nested.nested_tensor(list(images)),
+    ],
+    ids=["float8", "nested"],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_images_of_unusual_types_are_one_line(make, random_vit):
+    with pytest.raises(ValueError, match="give plain float32 tensors"):
+        explain(random_vit().float(), make(IMAGES.float()))
+
+
+def test_classes_of_any_integer_type_are_classes(random_vit):
+    expected = explain(random_vit(), IMAGES, "relevance", TARGET)
+    assert_close(explain(random_vit(), IMAGES, "relevance", TARGET.to(torch.uint64)), expected, **EXACT)
+
+
+def test_sparse_logits_are_one_line(random_vit):
+    model = Around(random_vit(), lambda vit, images: vit(images).to_sparse()).eval()
+    with pytest.raises(ValueError, match=r"logits that are torch.sparse_coo: return logits.to_dense"):
+        explain(model, IMAGES, "occlusion")

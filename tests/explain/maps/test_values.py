@@ -384,6 +384,15 @@ def test_what_changes_the_tokens_after_the_first_sum_is_refused(way):
         explain(model, INVENTED, "value")
 
 
+@pytest.mark.parametrize("openness", [1 - 1e-3, 1 - 1e-4])
+def test_a_gate_that_is_nearly_open_is_one(openness):
+    def gated(layer, q, k, v):
+        return openness * (softmax(q, k) @ v)
+
+    with pytest.raises(ValueError, match="does not enter a linear layer unchanged"):
+        explain(invented(Layer(), Layer(gated)), INVENTED, "value")
+
+
 def test_a_gate_for_each_token_is_none_for_each_channel_of_as_many():
     model = randomised(of_timm(embed_dim=16, num_heads=2)())
     gates = torch.linspace(0.5, 2, 16, dtype=torch.float64)

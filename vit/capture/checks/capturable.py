@@ -82,6 +82,8 @@ def check_drawable(images: Tensor) -> None:
         )
     if images.is_meta:
         raise ValueError("images are on the meta device, which holds no pixels: load model and images to another one")
+    if images.is_quantized or images.is_nested or (images.is_floating_point() and images.dtype.itemsize == 1):
+        raise ValueError(f"images are {'nested' if images.is_nested else images.dtype}: give plain float32 tensors")
     if not (finite := images.isfinite()).all():
         raise ValueError(
             f"{int((~finite).sum())} of {images.numel()} pixel values are NaN or infinite: look at how the images were "

@@ -4,7 +4,11 @@ A model may crop, centre or turn each image by what it shows. The patches are nu
 of half of them are changed at a time, in all images, by each digit of the two numbers in binary. Their tokens must move
 more than the others in all images as in the first, each measured by what it moves if all pixels are changed.
 
-Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
+Patches that overlap move with both halves, even if they are a few pixels away. So every second row of patches, or every
+third or fourth, must have gradients in the same rows of pixels in all images, and the columns likewise.
+
+Letters in the einops patterns: b images, c channels, y x rows and columns of pixels, h heads, m keys, d channels of a
+head, r s rows and columns of patches.
 """
 
 from collections.abc import Iterator
@@ -16,12 +20,14 @@ from torch import Tensor, nn
 from vit.capture.anatomy import Anatomy
 from vit.capture.experiments.halves import separating_halves
 from vit.capture.experiments.moved import noise_like, spread_of
+from vit.capture.interception.eager import as_written
 from vit.capture.parts.patches import values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 from vit.support.precision import in_double
 
 APART = 0.3  # how much more the tokens of a half must move for it to tell: patches that overlap move with both halves
 ALL = 0.95  # patches that move with one half alone
+MOST_STEPS = 4  # rows from one patch to the next that is looked at: fewer overlap these if patches overlap more
 LEAST = 0.4  # of that in the first image. Of patches that are 4 pixels wide and moved by one, 0.37 is left
 
 
@@ -60,11 +66,50 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         apart = inside - outside
         least = ALL if apart[0] > ALL else LEAST  # patches apart from each other move with one half alone in any image
         if apart[0] > APART and (apart < least * apart[0]).any():
-            raise ValueError(
-                f"{type(model).__name__} takes its patches from other pixels of image {int(apart.argmin())} than of "
-                "the first one of the batch, as if it crops or turns images by what they show, so no map fits all: "
-                f"do that before the model, or {CHOOSE_OTHERS}"
-            )
+            raise _other_pixels_error(model, int(apart.argmin()))
+    _check_seen_lines(model, images + noise, anatomy)
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _check_seen_lines(model: nn.Module, images: Tensor, anatomy: Anatomy) -> None:
+    """Raise a ValueError if patches of an image see rows or columns of pixels that those of the first do not see.
+
+    An image may also see fewer, where a model clips its pixels.
+    """
+    if not images.is_floating_point():
+        return
+    images = images.clone().requires_grad_()
+    with as_written():  # a checkpoint would compute again, and not end at the first attention
+        values = values_of(model, images, anatomy.calls[0])
+    if not values.requires_grad:
+        return
+    values = values[:, :, anatomy.patches]
+    for patches, pixels in (("r b (h s d)", "b c y x -> b y"), ("s b (h r d)", "b c y x -> b x")):
+        tokens = rearrange(values, f"b h (r s) d -> {patches}", r=anatomy.grid[0])
+        for step in range(2, min(len(tokens), MOST_STEPS) + 1):
+            lines = [_lines_of(tokens[first::step], images, pixels) for first in range(step)]
+            if any(each is None for each in lines):
+                return
+            if not all(each[0].all() for each in lines):  # there are gaps between these patches
+                beyond = torch.stack([each & ~each[:1] for each in lines]).any(dim=0).any(dim=1)
+                if beyond.any():
+                    raise _other_pixels_error(model, int(beyond.nonzero()[0, 0]))
+                break
+
+
+def _lines_of(tokens: Tensor, images: Tensor, pixels: str) -> Tensor | None:
+    """Return in which rows or columns of pixels tokens have gradients, (B, lines), or None if they have none."""
+    slopes = torch.autograd.grad(tokens.square().sum(), images, retain_graph=True, allow_unused=True)[0]
+    return None if slopes is None else reduce(slopes != 0, pixels, "any")
+
+
+def _other_pixels_error(model: nn.Module, number: int) -> ValueError:
+    return ValueError(
+        f"{type(model).__name__} takes its patches from other pixels of image {number} than of the first one of the "
+        "batch, as if it crops or turns images by what they show, so no map fits all: do that before the model, or "
+        f"{CHOOSE_OTHERS}"
+    )
 
 
 def _halves_of_patches(grid: tuple[int, int]) -> Iterator[Tensor]:

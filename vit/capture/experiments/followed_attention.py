@@ -14,7 +14,7 @@ import torch
 from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
-from vit.capture.attention_output import SAME, AttentionOutput, WatchProjection
+from vit.capture.attention_output import AttentionOutput, WatchProjection, same_share
 from vit.capture.interception.head_order import intercept
 from vit.capture.tolerance import tolerance
 
@@ -125,4 +125,4 @@ class ExchangedWeights(FollowedAttention):
         """Return how far tokens (K, N, C) may be from what is expected; None if rounding may hide it."""
         largest = float(self.expected().abs().max())
         is_measurable = largest > MEASURABLE * torch.finfo(copies.dtype).eps * float(copies[0].abs().max())
-        return tolerance(model, copies, SAME) * largest if is_measurable else None
+        return tolerance(model, copies, same_share(copies)) * largest if is_measurable else None

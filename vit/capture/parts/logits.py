@@ -5,6 +5,7 @@ Letters in the einops patterns: b batch.
 
 from typing import Any
 
+import torch
 from einops import rearrange
 from torch import Tensor
 
@@ -25,6 +26,8 @@ def logits_of(output: Any) -> Tensor:
             "the model returned one number without an axis of images: keep that axis, as by squeeze(-1) in place of "
             "squeeze()"
         )
+    if isinstance(logits, Tensor) and logits.layout != torch.strided:
+        raise ValueError(f"the model returned logits that are {logits.layout}: return logits.to_dense()")
     if isinstance(logits, Tensor) and not logits.is_floating_point():
         raise ValueError(
             f"the model returned {logits.dtype}, such as numbers of classes, which have no gradient: return the logits"

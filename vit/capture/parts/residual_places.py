@@ -23,6 +23,7 @@ from vit.capture.interception.eager import as_written
 from vit.capture.parts.last_tokens import and_first, fixes_logits
 from vit.capture.parts.logits import result_of
 from vit.capture.parts.token_places import Boundary, seen_at
+from vit.capture.parts.trace import Trace
 
 LATEST = 8  # sums that are kept, of which the last may begin the stream
 
@@ -97,6 +98,44 @@ def end_of_stream(
         looks.enter_context(sums)
         model(pair)
     return sums.entered
+
+
+@torch.no_grad()
+def enter_as_they_leave(
+    model: nn.Module, image: Tensor, trace: Trace, layers: Sequence[Boundary], names: Sequence[str]
+) -> bool:
+    """Return whether tokens that a part of a layer takes first are those that left the layer before.
+
+    The module of the layer itself may take them in another layout, in a list or in a dictionary, and add something
+    before the part. If it takes them as they are, or is not called, there is nothing to compare.
+
+    Args:
+        model: A ViT in eval mode.
+        image: One image, (1, C, H, W).
+        trace: The events of a pass.
+        layers: The input of each layer.
+        names: The path of each layer.
+    """
+    modules = [model.get_submodule(name) for name in names]
+    inner = [
+        number
+        for number in range(1, len(layers))
+        if layers[number].module is not modules[number] and modules[number] in trace.called
+    ]
+    leaving = {number: trace.output_of(names[number - 1]) for number in inner}
+    if None in leaving.values():
+        return False
+    left: dict[int, Tensor] = {}
+    entered: dict[int, Tensor] = {}
+    with ExitStack() as looks:
+        for number in inner:
+            looks.enter_context(leaving[number].seen(partial(_keep, left, number)))
+            looks.enter_context(layers[number].seen(partial(_keep, entered, number)))
+        model(image)
+    # The layout does not matter if the numbers are the same.
+    return all(
+        _are_equal(left[number].flatten().sort().values, entered[number].flatten().sort().values) for number in inner
+    )
 
 
 def _moved_by_layer_before(

@@ -310,6 +310,7 @@ class Subject:
                 f"{name} has shape {tuple(classes.shape)} for {batch} images: give one class, or one for each"
             )
         is_number = not (classes.is_floating_point() or classes.is_complex()) and classes.dtype != torch.bool
-        if not is_number or not ((classes >= 0) & (classes < num_classes)).all():
+        numbers = classes.long() if is_number else classes
+        if not is_number or not ((numbers >= 0) & (numbers < num_classes)).all():
             raise ValueError(f"{name} ({classes.tolist()}) must be classes from 0 to {num_classes - 1}")
-        return nn.functional.one_hot(classes.long().expand(batch), num_classes).to(self.logits)
+        return nn.functional.one_hot(numbers.expand(batch), num_classes).to(self.logits)
