@@ -27,7 +27,7 @@ from vit.support.precision import in_double
 
 APART = 0.3  # how much more the tokens of a half must move for it to tell: patches that overlap move with both halves
 ALL = 0.95  # patches that move with one half alone
-MOST_STEPS = 4  # rows from one patch to the next that is looked at: fewer overlap these if patches overlap more
+MOST_STEPS = 4  # at most every fourth row of patches is looked at: patches so large that these touch are rare
 LEAST = 0.4  # of that in the first image. Of patches that are 4 pixels wide and moved by one, 0.37 is left
 
 

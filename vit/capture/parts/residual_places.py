@@ -104,10 +104,10 @@ def end_of_stream(
 def enter_as_they_leave(
     model: nn.Module, image: Tensor, trace: Trace, layers: Sequence[Boundary], names: Sequence[str]
 ) -> bool:
-    """Return whether tokens that a part of a layer takes first are those that left the layer before.
+    """Return whether the tokens that enter each layer are those that left the layer before.
 
-    The module of the layer itself may take them in another layout, in a list or in a dictionary, and add something
-    before the part. If it takes them as they are, or is not called, there is nothing to compare.
+    Only layers are compared whose first tokens (B, N, D) enter a part of theirs. Their own module may take tokens in
+    another layout, in a list or in a dictionary, and add something to them before.
 
     Args:
         model: A ViT in eval mode.
@@ -120,7 +120,7 @@ def enter_as_they_leave(
     inner = [
         number
         for number in range(1, len(layers))
-        if layers[number].module is not modules[number] and modules[number] in trace.called
+        if layers[number].module is not modules[number] and modules[number] in trace.calls_again
     ]
     leaving = {number: trace.output_of(names[number - 1]) for number in inner}
     if None in leaving.values():
@@ -141,9 +141,9 @@ def enter_as_they_leave(
 def _moved_by_layer_before(
     model: nn.Module, image: Tensor, calls: Sequence[int], layers: Sequence[Boundary]
 ) -> set[int]:
-    """Return the layers that tokens enter which move if the attention of the layer before has other weights.
+    """Return the layers whose input moves if the attention of the layer before has other weights.
 
-    A layer may first take what is no stream, such as the tokens of an earlier layer.
+    The first argument of a layer may be something else, such as the tokens of an earlier layer.
     """
     moved: set[int] = set()
 

@@ -83,7 +83,6 @@ class Trace:
     norms: list[NormEvent] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)  # of all tokens to all tokens
     pooling: list[AttentionEvent] = field(default_factory=list)  # of one query, which pools the tokens
-    called: set[nn.Module] = field(default_factory=set)  # the modules that are called
     # Calls a module with other tokens, and all else as in its last call.
     calls_again: dict[nn.Module, Callable[[Tensor], Any]] = field(default_factory=dict)
     # Of every attention call, even if it does not influence the logits.
@@ -156,7 +155,6 @@ def trace_forward(model: nn.Module, images: Tensor) -> tuple[Trace, Tensor]:
 
     def enter(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         active.append(path)
-        trace.called.add(module)
         if given := [*args, *kwargs.values()]:
             number = next((number for number, each in enumerate(given) if _are_tokens(each, len(images))), 0)
             record_tokens(path, Boundary(module, "input", number), given[number])
