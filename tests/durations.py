@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("durations.json")
-MARKS = {"medium": 0.07, "long": 0.4, "slow": 2.0}  # seconds
+MARKS = {"medium": 0.07, "long": 0.3, "slow": 2.0}  # seconds
 # ``make test`` trains by two processes as well, although that takes longer.
 IN_MAKE_TEST = {
     "tests/commands/test_distributed.py::test_two_processes_train_several_labels_as_one_process_does",
