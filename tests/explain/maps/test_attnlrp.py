@@ -449,6 +449,33 @@ def test_a_product_of_two_activations_of_one_tensor_is_refused():
         of_activation(lambda x: x.sigmoid() * x.tanh())
 
 
+class Experts(nn.Module):
+    """An MLP, and a second one for some tokens."""
+
+    def __init__(self, mlp, least):
+        super().__init__()
+        self.mlp, self.further, self.least = mlp, copy.deepcopy(mlp), least
+
+    def forward(self, tokens):
+        return self.mlp(tokens) + (tokens[..., :1] > self.least).to(tokens) * self.further(tokens)
+
+
+def test_an_expert_that_no_token_of_the_first_image_chooses_is_no_constant_for_others(random_vit):
+    model, entered = random_vit(), []
+    with model.blocks[1].mlp.register_forward_pre_hook(lambda _, args: entered.append(args[0])):
+        model(IMAGES)
+    largest = entered[0][..., 0].detach().amax(dim=1)
+    first, second = largest.argsort()[:2].tolist()
+    model.blocks[1].mlp = Experts(model.blocks[1].mlp, float(largest[[first, second]].mean()))
+
+    def of_images(*numbers):
+        return signed_map("attnlrp", Subject(model, IMAGES[[*numbers]], TARGET[[*numbers]]))
+
+    assert_close(of_images(second, first), torch.cat([of_images(second), of_images(first)]), **EXACT)
+    with pytest.raises(ValueError, match="has no effect on the first image and one on others, as an expert of a"):
+        of_images(first, second)
+
+
 def test_a_layer_that_adds_in_place_has_the_map_of_one_that_does_not(random_vit):
     def in_place(vit, images):
         tokens = vit.embed(images)

@@ -316,6 +316,12 @@ def _as_affine(call: _Call) -> Any:
 
 
 def _as_constant(call: _Call) -> Any:
+    """Return the result of a function that was found to be constant for one image, if it is so for these, too."""
+    if not call.is_constant():
+        raise ValueError(
+            f"{_name(call.func)} has no effect on the first image and one on others, as an expert of a mixture that "
+            "none of its tokens chooses: give images one by one"
+        )
     with torch.no_grad():
         return call.func(*call.args, **call.kwargs)
 
