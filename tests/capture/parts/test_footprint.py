@@ -188,6 +188,13 @@ def test_pixels_of_which_a_maximum_is_taken_are_seen_all_the_same(pool):
     assert torch.equal(examine(model, pixels(8, 12)).cells, even_cells((8, 12), (2, 3)))
 
 
+@pytest.mark.parametrize("seed", [2, 5, 7])
+def test_pixels_that_a_relu_hides_by_chance_are_seen_all_the_same(seed):
+    first, second = nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.Conv2d(5, 12, 2, stride=2)
+    model = randomised(Cut(nn.Sequential(first, nn.ReLU(), second).double()), seed)
+    assert torch.equal(examine(model, pixels(16, 24)).cells, even_cells((16, 24), (4, 6)))
+
+
 def test_tokens_made_without_gradients_have_their_cells_too():
     class Frozen(Cut):
         def tokens(self, images):

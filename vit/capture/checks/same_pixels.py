@@ -27,6 +27,7 @@ from vit.support.precision import in_double
 
 APART = 0.3  # how much more the tokens of a half must move for it to tell: patches that overlap move with both halves
 ALL = 0.95  # patches that move with one half alone
+NOISES = 4  # that are tried if patches seem to see other lines
 MOST_STEPS = 4  # at most every fourth row of patches is looked at: patches so large that these touch are rare
 LEAST = 0.4  # of that in the first image. Of patches that are 4 pixels wide and moved by one, 0.37 is left
 
@@ -44,8 +45,8 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         return
     images = images.detach()
     seen = anatomy.cells >= 0
-    spreads = torch.tensor([spread_of(image) for image in images]).to(images)
-    noise = rearrange(spreads, "b -> b 1 1 1") * noise_like(images[0])
+    spreads = rearrange(torch.tensor([spread_of(image) for image in images]).to(images), "b -> b 1 1 1")
+    noise = spreads * noise_like(images[0])
     before = values_of(model, images, anatomy.calls[0])
 
     def moves(changed: Tensor) -> Tensor:
@@ -67,41 +68,52 @@ def check_same_pixels(model: nn.Module, images: Tensor, anatomy: Anatomy) -> Non
         least = ALL if apart[0] > ALL else LEAST  # patches apart from each other move with one half alone in any image
         if apart[0] > APART and (apart < least * apart[0]).any():
             raise _other_pixels_error(model, int(apart.argmin()))
-    _check_seen_lines(model, images + noise, anatomy)
+    _check_seen_lines(model, images, spreads, anatomy)
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
-def _check_seen_lines(model: nn.Module, images: Tensor, anatomy: Anatomy) -> None:
+def _check_seen_lines(model: nn.Module, images: Tensor, spreads: Tensor, anatomy: Anatomy) -> None:
     """Raise a ValueError if patches of an image see rows or columns of pixels that those of the first do not see.
 
     An image may also see fewer, where a model clips its pixels.
     """
     if not images.is_floating_point():
         return
+    seen: dict[tuple[str, int, int], Tensor] = {}
+    for seed in range(NOISES):  # behind a ReLU, the slopes of a line are 0 by chance
+        lines = _seen_lines(model, images + spreads * noise_like(images[0], seed), anatomy)
+        seen |= {key: each | seen.get(key, each) for key, each in lines.items()}
+        beyond = {int(number) for each in seen.values() for number in (each & ~each[:1]).any(dim=1).nonzero()[:, 0]}
+        if not beyond:
+            return
+    raise _other_pixels_error(model, min(beyond))
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _seen_lines(model: nn.Module, images: Tensor, anatomy: Anatomy) -> dict[tuple[str, int, int], Tensor]:
+    """Return in which rows and columns of pixels every second patch, or every third or so, has slopes: (B, lines) each.
+
+    The keys are the axis, the step from patch to patch and the first of them. Nothing is known if tokens have no
+    gradients, or patches overlap too much.
+    """
     images = images.clone().requires_grad_()
     with as_written():  # a checkpoint would compute again, and not end at the first attention
         values = values_of(model, images, anatomy.calls[0])
     if not values.requires_grad:
-        return
-    values = values[:, :, anatomy.patches]
+        return {}
+    found: dict[tuple[str, int, int], Tensor] = {}
     for patches, pixels in (("r b (h s d)", "b c y x -> b y"), ("s b (h r d)", "b c y x -> b x")):
-        tokens = rearrange(values, f"b h (r s) d -> {patches}", r=anatomy.grid[0])
+        tokens = rearrange(values[:, :, anatomy.patches], f"b h (r s) d -> {patches}", r=anatomy.grid[0])
         for step in range(2, min(len(tokens), MOST_STEPS) + 1):
-            lines = [_lines_of(tokens[first::step], images, pixels) for first in range(step)]
-            if any(each is None for each in lines):
-                return
+            squares = (tokens[first::step].square().sum() for first in range(step))
+            slopes = [torch.autograd.grad(each, images, retain_graph=True, allow_unused=True)[0] for each in squares]
+            if any(each is None for each in slopes):
+                return {}
+            lines = [reduce(each != 0, pixels, "any") for each in slopes]
             if not all(each[0].all() for each in lines):  # there are gaps between these patches
-                beyond = torch.stack([each & ~each[:1] for each in lines]).any(dim=0).any(dim=1)
-                if beyond.any():
-                    raise _other_pixels_error(model, int(beyond.nonzero()[0, 0]))
+                found |= {(pixels, step, first): each for first, each in enumerate(lines)}
                 break
-
-
-def _lines_of(tokens: Tensor, images: Tensor, pixels: str) -> Tensor | None:
-    """Return in which rows or columns of pixels tokens have gradients, (B, lines), or None if they have none."""
-    slopes = torch.autograd.grad(tokens.square().sum(), images, retain_graph=True, allow_unused=True)[0]
-    return None if slopes is None else reduce(slopes != 0, pixels, "any")
+    return found
 
 
 def _other_pixels_error(model: nn.Module, number: int) -> ValueError:

@@ -12,12 +12,14 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from vit.capture.experiments.moved import noise_like
+from vit.capture.experiments.moved import noise_like, spread_of
 from vit.capture.parts.patches import Layout, noise_responses, values_of
 from vit.capture.remedy import CHOOSE_OTHERS
 
 LEAST_SHARE = 0.1  # of the mean response of a row of patches: a patch that responds less does not see the line
 ROUNDING = 1e-6  # of the largest value
+FAR = 10  # standard deviations of the pixels
+NOISES = 8  # that are tried if some pixels seem to move no token
 UNSEEN = -1  # the cell of a pixel that no patch sees
 AXES = ("row", "column")
 
@@ -129,16 +131,24 @@ def _shares_of_lines(model: nn.Module, image: Tensor, call: int, layout: Layout,
 @torch.enable_grad()
 def _never_seen(model: nn.Module, image: Tensor, call: int) -> Tensor:
     """Return which pixels move no token, (H, W). Lines miss some of them, such as those outside of a round window."""
-    noisy = (image + noise_like(image)).detach().requires_grad_()
-    values = values_of(model, noisy, call)
-    slope = torch.autograd.grad(values.square().sum(), noisy, allow_unused=True)[0] if values.requires_grad else None
-    if slope is None:  # the tokens are made without gradients
-        return torch.zeros(image.shape[-2:], dtype=torch.bool, device=image.device)
-    flat = reduce(slope.abs(), "1 c h w -> h w", "max") == 0
-    # A slope of zero is no proof, because a maximum has one too.
+    never = torch.ones(image.shape[-2:], dtype=torch.bool, device=image.device)
+    for seed in range(NOISES):  # behind a ReLU, the slope of a pixel is 0 by chance
+        noisy = (image + noise_like(image, seed)).detach().requires_grad_()
+        values = values_of(model, noisy, call)
+        slope = (
+            torch.autograd.grad(values.square().sum(), noisy, allow_unused=True)[0] if values.requires_grad else None
+        )
+        if slope is None:  # the tokens are made without gradients
+            return torch.zeros_like(never)
+        never &= reduce(slope.abs(), "1 c h w -> h w", "max") == 0
+        if not never.any():
+            return never
+    # A slope of zero is no proof, because a maximum has one too: it takes a pixel that is much brighter or darker.
     with torch.no_grad():
-        moved = values_of(model, torch.where(flat, image, noisy), call) - values
-    return flat & bool(moved.abs().max() <= ROUNDING * values.abs().max())
+        far = [torch.where(never, noisy + sign * FAR * spread_of(image), noisy) for sign in (0, 1, -1)]
+        usual, *others = (values_of(model, each, call) for each in far)
+    moved = max(float((other - usual).abs().max()) for other in others)
+    return never & bool(moved <= ROUNDING * float(usual.abs().max()))
 
 
 def divide_lines(seen: Tensor) -> Tensor:
