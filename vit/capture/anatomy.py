@@ -93,7 +93,8 @@ class Anatomy:
 
         The shares sum to one. If only the class token is read, it has share 1. Each of N averaged tokens has share
         1 / N. The tokens with a share are the read-out tokens. If an attention of one query pools them, they have equal
-        shares here, and rollout and relevance multiply by its weights.
+        shares here, and rollout and relevance multiply by its weights. The shares in more than 1,024 logits are
+        estimated, and right to about one percent.
 
         The last tokens are those behind the final norm, even if it is called for some tokens at a time, such as for the
         class token and for the patches. It is a module, or a norm of torch. If a token is read that no norm returns, a

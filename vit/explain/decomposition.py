@@ -18,6 +18,7 @@ from vit.explain.readout import last_boundary, linear_readout
 from vit.explain.residual_stream import by_head, read_layers
 
 TOLERANCE = 1e-4  # of the sum of the absolute terms; rounding in float32 is 1e-6
+TOLERANCE_OF_DOUBLE = 1e-6  # in float64, of which a model may compute a part in float32
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def contributions(model: nn.Module, images: Tensor, target: Target = None, *, ve
 def _check_complete(model: nn.Module, found: Contributions) -> None:
     """Raise a ValueError if the terms do not add up to the logits."""
     size = sum(x.abs().flatten(1).sum(dim=1) for x in (found.heads, found.mlps, found.embedding)) + found.bias.abs()
-    allowed = (0.05 if torch.finfo(found.total.dtype).bits < 32 else TOLERANCE) * size
+    allowed = {32: TOLERANCE, 64: TOLERANCE_OF_DOUBLE}.get(torch.finfo(found.total.dtype).bits, 0.05) * size
     moved = (found.total - found.logits).abs()
     if not (moved <= allowed).all():
         raise ValueError(

@@ -31,7 +31,10 @@ def uniform(subject: Subject) -> Tensor:
 
 
 def center(subject: Subject) -> Tensor:
-    """Return a Gaussian bell at the center, with a deviation of a quarter of the side: -> (B, rows, columns)."""
+    """Return a Gaussian bell at the center: -> (B, rows, columns).
+
+    Its deviation along n patches is that of (n + 1) / 4 patches.
+    """
     rows, columns = (torch.linspace(-1, 1, size + 2)[1:-1] for size in subject.grid)
     bell = torch.exp(-2 * (rows[:, None] ** 2 + columns**2))
     return repeat(bell.to(subject.images), "r s -> b r s", b=len(subject.images))
