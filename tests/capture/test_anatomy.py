@@ -10,6 +10,8 @@ from torch.testing import assert_close
 
 import vit
 from tests.architectures import EXACT, LIBRARIES, ours, randomised
+from tests.capture.test_invented_models import IMAGES as INVENTED
+from tests.capture.test_invented_models import invented
 from tests.capture.wrapped_model import Around
 from vit.capture.anatomy import examine, patch_grid
 from vit.capture.parts.token_places import Boundary
@@ -379,3 +381,17 @@ def test_a_model_with_as_many_channels_as_tokens_is_examined():
     """Its map of patches, flattened, has as many channels as there are tokens."""
     model = randomised(ours(embed_dim=16, num_heads=1)())
     assert examine(model, torch.randn(2, 3, 6, 10).double()).grid == (3, 5)
+
+
+@pytest.mark.parametrize("difference", [0, 1e-14, 1e-7, 1e-3])
+def test_images_that_are_nearly_equal_hide_nothing(difference):
+    """As two decoders make them of one file."""
+
+    def run(model, images):
+        beside = model.head(model.patches(images).mean(dim=(2, 3)))
+        return model.read(model.through(model.embed(images))) + beside
+
+    model = invented(run=run)
+    images = torch.cat([INVENTED[:1], INVENTED[:1] + difference * INVENTED[1:2]])
+    with pytest.raises(ValueError, match="the logits of Invented read more than its last tokens"):
+        explain(model, images, "rollout")

@@ -1,6 +1,7 @@
 """Changes images, and tells which copies of an image changed, and which differ by rounding alone."""
 
 import torch
+from einops import reduce
 from torch import Tensor, nn
 
 from vit.capture.parts.logits import result_of
@@ -9,6 +10,7 @@ from vit.support.precision import in_double
 UNITS = {torch.float64: 16, torch.float32: 16}  # of rounding of the largest value
 COARSE = 4  # the same for types with fewer bits
 MARGIN = 10  # times the rounding that was measured
+ALIKE = 0.01  # of the standard deviation of the pixels: images that differ by less show too little
 LITTLE = 1e-5  # of what another image moves: more is no rounding. A sum near 0 rounds by more than its own size
 
 
@@ -80,16 +82,24 @@ def two_of(images: Tensor) -> Tensor:
     range of the pixels, unless all are equal.
     """
     images = differentiable(images)
-    first = images[:1]
-    for number in range(1, len(images)):
-        other = images[number : number + 1]
-        if not torch.equal(first, other):
-            return torch.cat([first, other])
+    first, others = images[:1], differing(images).nonzero()[:, 0]
+    if len(others):
+        return torch.cat([first, images[others[:1]]])
     if not first.is_floating_point():
         return torch.cat([first, first.flip(-1)])
     changed = 0.75 * first.flip(-1) + 0.25 * spread_of(first) * noise_like(first)
     low, high = first.aminmax()
     return torch.cat([first, changed.clamp(low, high) if low < high else changed])
+
+
+def differing(images: Tensor) -> Tensor:
+    """Return which images differ from the first one by more than another decoder or resampling would change, (B,).
+
+    >>> differing(torch.tensor([0.0, 1.0, 0.0, 1.001, 0.0, 2.0]).reshape(3, 1, 1, 2))
+    tensor([False, False,  True])
+    """
+    changes = in_double(images) - in_double(images[:1])
+    return reduce(changes.abs(), "b ... -> b", "max") > ALIKE * spread_of(images[:1])
 
 
 @torch.no_grad()

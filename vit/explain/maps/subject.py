@@ -20,7 +20,7 @@ from vit.capture.checks.every_image import check_every_image, check_every_skip
 from vit.capture.checks.influence import Lost, lost_tokens
 from vit.capture.checks.same_pixels import check_same_pixels
 from vit.capture.checks.steady import check_independent, check_steady
-from vit.capture.experiments.moved import differentiable, two_of, usual_changes
+from vit.capture.experiments.moved import differentiable, differing, two_of, usual_changes
 from vit.capture.parts.footprint import even_cells
 from vit.capture.parts.last_tokens import fixes_logits
 from vit.capture.parts.logits import logits_of, result_of
@@ -191,7 +191,7 @@ class Subject:
 
     def logits_are_made_of(self, place: Boundary) -> bool:
         """Return whether the logits are computed from the tokens at a place and nothing else of the image."""
-        if (self.images == self.images[:1]).all():  # equal images would show nothing
+        if not differing(self.images).any():  # equal images would show nothing
             return fixes_logits(self.model, place, two_of(self.images))
         return fixes_logits(self.model, place, self.images, usual_changes(self.logits))
 
