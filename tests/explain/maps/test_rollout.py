@@ -76,6 +76,13 @@ def test_the_smallest_weights_of_each_image_are_discarded():
     assert_close(found, torch.tensor(expected))
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(0.28, 28), (0.29, 29), (0.57, 57), (0.295, 29)])
+def test_the_number_of_discarded_weights_is_not_rounded_down_by_accident(ratio, count):
+    attn = torch.rand(1, 1, 10, 10, dtype=torch.float64).softmax(dim=-1)
+    found = attention_rollout([attn], discard_ratio=ratio, residual=0.0)
+    assert (found == 0).sum() == count
+
+
 def test_a_token_whose_weights_are_all_discarded_keeps_its_own_value():
     attn = torch.tensor([[[[0.5, 0.3, 0.2], [0.05, 0.1, 0.15], [0.25, 0.35, 0.4]]]])
     found = attention_rollout([attn], discard_ratio=0.34, residual=0.0)

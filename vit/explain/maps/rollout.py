@@ -162,5 +162,6 @@ def check_start_layer(start_layer: int, depth: int) -> None:
 
 def _discard_smallest(mixing: Tensor, ratio: float) -> Tensor:
     flat = rearrange(mixing, "b n m -> b (n m)")
-    smallest = flat.argsort(dim=-1)[:, : int(ratio * flat.shape[-1])]
+    count = int(ratio * flat.shape[-1] + 1e-6)  # 0.29 times 100 is 28.999... in floating point
+    smallest = flat.argsort(dim=-1)[:, :count]
     return rearrange(flat.scatter(-1, smallest, 0.0), "b (n m) -> b n m", n=mixing.shape[-2])
