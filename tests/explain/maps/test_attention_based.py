@@ -198,7 +198,9 @@ def test_relevance_and_gradient_rollout_go_through_attention_pooling(method, nam
     model, images = model_of(name), architectures[name].images()
     attentions = capture_attention(model, images)
     gradients = torch.autograd.grad(attentions.logits[:, 3].sum(), attentions)
-    pool = (attentions[-1] * gradients[-1]).clamp(min=0).mean(dim=1)
+    product = attentions[-1] * gradients[-1]
+    pool = product.clamp(min=0).mean(dim=1) if method == "relevance" else product.mean(dim=1).clamp(min=0)
+    pool = pool if method == "relevance" else pool / pool.sum(dim=-1, keepdim=True).clamp(min=1e-300)
     row = nn.functional.pad(pool, (architectures[name].prefix, 0))
     for attn, gradient in reversed(list(zip(attentions[:-1], gradients[:-1], strict=True))):
         row = row @ mixing(method, attn, gradient)

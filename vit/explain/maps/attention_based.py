@@ -4,6 +4,7 @@ Letters in the einops patterns: b batch, h heads, n queries, m keys, d channels,
 classes, r s rows and columns of patches.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -98,14 +99,17 @@ def gradient_rollout(subject: Subject, *, start_layer: int = 0) -> Tensor:
     """Compute the rollout of attention times its gradient: -> (B, rows, columns).
 
     The matrices ``A_l = normalised((E_h[A * dy/dA])+ + I)``, y the score, are multiplied as in ``attention_rollout``.
+    An attention of one query that pools the tokens has no I.
 
     Args:
         subject: Model, images and score.
         start_layer: First layer to use.
     """
-    row, layers = _readout_row(subject, start_layer)
+    row, layers = _readout_row(subject, start_layer, _mean_above_zero)
+    if subject.anatomy.pooled:
+        row = row / reduce(row, "b m -> b 1", "sum").clamp(min=torch.finfo(row.dtype).tiny)
     for attn, gradient in layers:
-        mixing = reduce(attn * gradient, "b h n m -> b n m", "mean").clamp(min=0)
+        mixing = _mean_above_zero(attn, gradient)
         total = 1 + reduce(mixing, "b n m -> b n", "sum")
         share = row / total
         row = share + einsum(share, mixing, "b n, b n m -> b m")
@@ -124,11 +128,11 @@ def relevance(subject: Subject, *, start_layer: int = 0) -> Tensor:
         subject: Model, images and score.
         start_layer: First layer to use. In deep models, early layers can outweigh late ones.
     """
-    start, layers = _readout_row(subject, start_layer)
+    start, layers = _readout_row(subject, start_layer, _mean_of_positive)
     # What layers add is kept apart from the read-out: a small gradient would be lost beside a share of 1 / N.
     added = torch.zeros_like(start)
     for attn, gradient in layers:
-        added = added + einsum(start + added, _positive_mean(attn, gradient), "b n, b n m -> b m")
+        added = added + einsum(start + added, _mean_of_positive(attn, gradient), "b n, b n m -> b m")
     # An attention that pools the tokens is a layer, too: what it reads is part of the map.
     return subject.as_map(start + added if subject.anatomy.pooled else added)
 
@@ -195,8 +199,12 @@ def _scores_of_layers(subject: Subject, outputs: list[Tensor]) -> Tensor:
     return torch.stack(scores)
 
 
-def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def _readout_row(
+    subject: Subject, start_layer: int, of_pooling: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Return the read-out row (B, N), and attention and gradient of the layers that multiply it, last layer first.
+
+    If an attention of one query pools the tokens, the row is what ``of_pooling`` makes of its weights and gradient.
 
     A row times a matrix costs N x N. Multiplying the matrices first would cost N x N x N for the same row. All are
     float32 or wider: in half precision, what a layer adds to a share of 1 / N would be rounded away.
@@ -213,11 +221,15 @@ def _readout_row(subject: Subject, start_layer: int) -> tuple[Tensor, list[tuple
     ]
     layers = pairs[start_layer : subject.anatomy.depth]
     if subject.anatomy.pooled:
-        row = pad_prefix(_positive_mean(*pairs[-1]), attentions[0][:, 0])[:, 0]
+        row = pad_prefix(of_pooling(*pairs[-1]), attentions[0][:, 0])[:, 0]
     else:
         row = subject.score_readout.to(pairs[0][0])
     return row, layers[::-1]
 
 
-def _positive_mean(attn: Tensor, gradient: Tensor) -> Tensor:
+def _mean_of_positive(attn: Tensor, gradient: Tensor) -> Tensor:
     return reduce((attn * gradient).clamp(min=0), "b h n m -> b n m", "mean")
+
+
+def _mean_above_zero(attn: Tensor, gradient: Tensor) -> Tensor:
+    return reduce(attn * gradient, "b h n m -> b n m", "mean").clamp(min=0)

@@ -19,8 +19,8 @@ def attention_flow(attentions: Sequence[Tensor], token: int = 0, residual: float
 
     Pipes join all tokens of adjacent layers. Their capacities are ``(1 - residual) * mean of the heads + residual *
     I``, each row divided by its sum (Abnar and Zuidema 2020, sec. 3.2). Rollout multiplies the weights along a path;
-    here, the narrowest pipe limits the path. A negative weight counts as zero, as in rollout. Each image needs one
-    maximum flow per token: seconds for 65 tokens, most of a minute for 197.
+    here, the narrowest pipe limits the path. A negative weight counts as zero, as in rollout. Capacities are rounded to
+    2^-24. Each image needs one maximum flow per token: seconds for 65 tokens, most of a minute for 197.
 
     >>> attn = torch.tensor([[[[0.25, 0.75], [0.5, 0.5]]]])
     >>> attention_flow([attn, attn], residual=0.0)  # 0 -> 0 -> 0 lets 0.25 through, and 0 -> 1 -> 0 lets 0.5

@@ -31,8 +31,8 @@ def attention_rollout(
     ``R = A_L ... A_2 A_1`` with ``A_l = (1 - residual) * fused attention of layer l + residual * I``. The rows of each
     A_l are divided by their sum, so the rows of R sum to one too. Later layers stand on the left: they mix what earlier
     layers mixed. Values, MLPs and classes have no influence (Abnar and Zuidema 2020, sec. 3.1, with a residual of 1/2).
-    A negative weight counts as zero, since a share of a token cannot be negative: talking heads, differential attention
-    and convolution have such weights. A warning says so, because what they take away is not in the result.
+    A fused weight below zero counts as zero, since a share of a token cannot be negative: talking heads, differential
+    attention and convolution have such weights. A warning says so, because what they take away is not in the result.
 
     >>> half, other = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
     >>> attention_rollout([half, other], residual=0.0)  # both attend to token 1, which attended to both
