@@ -30,7 +30,7 @@ RUNS = {
 # What these commands import when they need it, beside what all do.
 IMPORTED = ("sklearn.cluster", "vit.analysis", "vit.commands.explain", "vit.features")
 LONGEST = 600  # characters of the line of an error
-SECONDS = 60  # after which a command hangs
+SECONDS = 120  # after which a command hangs: --trust takes half a minute on two quiet cores
 
 
 def type_command(command: str) -> None:
