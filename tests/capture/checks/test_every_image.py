@@ -162,5 +162,5 @@ def test_two_images_cost_no_pass_of_their_own():
         model.register_forward_pre_hook(lambda _, args, counts=counts: counts.append(len(args[0])))
         capture_attention(model, IMAGES[:count])
         passed.append(len(counts))
-    assert passed[1] == passed[0] + 4 * 2 + 5  # a quarter of each; and whether images change each other
+    assert passed[1] == passed[0] + 2 + 4 + 5  # a corner, and each quarter; and whether images change each other
     assert isinstance(model, nn.Module)

@@ -11,6 +11,7 @@ Letters in the einops patterns: b images, h heads, m keys, d channels of a head.
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from einops import rearrange, reduce
@@ -47,19 +48,27 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
     if len(images) <= 2:
         return
     images = images.detach().clone()
-    before, after = _both(model, images, _changed(images), calls, orders, own_weights)
-    entering = _moved(before[0], after[0])
+    values_of = partial(_values, model, calls=calls, orders=orders, own=own_weights)
+    before = values_of(images)
+    _check_corner(model, images, values_of, before[0])
+    for turned in QUARTERS:
+        _check_unmixed(model, images, values_of, before, calls, turned)
+
+
+def _check_corner(
+    model: nn.Module, images: Tensor, values_of: Callable[[Tensor], list[Tensor]], before: Tensor
+) -> None:
+    """Raise a ValueError if a change of one corner moves other tokens of an image than of the first one."""
+
+    def moves(seed: int = 0, part: float = 0.5) -> Tensor:
+        return _moved(before, values_of(_changed(images, seed, part))[0])
+
+    entering = moves()
     differ = _differ(entering, _moves_much(entering[0]))
     if differ.any():
         # A token of few channels may hardly move by chance, and one behind a ReLU not at all: then it may be in the
         # corner. One that is partly in it is wholly in a corner of twice the size.
-        small, corner, whole = (
-            sum(
-                _moves(model, images, _changed(images, seed, part), calls, orders, own_weights)[0]
-                for seed in range(NOISES)
-            )
-            for part in (0.25, 0.5, 1.0)
-        )
+        small, corner, whole = (sum(moves(seed, part) for seed in range(NOISES)) for part in (0.25, 0.5, 1.0))
         differ = _differ(small, _moves_much(corner[0]) | ~_moves_much(whole[0]))
     if differ.any():
         raise ValueError(
@@ -67,24 +76,36 @@ def check_every_image(model: nn.Module, images: Tensor, calls: Sequence[int], or
             "of the first one of the batch, as if it crops or turns images by what they show, so no map fits all: do "
             f"that before the model, or {CHOOSE_OTHERS}"
         )
-    for turned in QUARTERS:
-        if turned:
-            before, after = _both(model, images, _changed(images, turned=turned), calls, orders, own_weights)
-        still = reduce(before[0] == after[0], "b h m d -> b m", "all")
-        for call, *of_call in zip(calls[1:], before[1:], after[1:], strict=True):
-            of_layer = _moved(*of_call)
-            count = min(of_layer.shape[1], still.shape[1])  # class attention has one token more, in front
-            moved_late = (of_layer[:, -count:] > 0) & still[:, -count:]
-            if moved_late.any():  # values behind a ReLU may be zero with any pixels
-                whole = _moves(model, images, _changed(images, part=1), calls, orders, own_weights)[0]
-                moved_late &= whole[:, -count:] > 0
-            mixed = moved_late.any(dim=1)
-            if mixed.any() and not mixed[0]:  # what the first image shows, other experiments have found
-                raise ValueError(
-                    f"{type(model).__name__} mixes the tokens of image {int(mixed.nonzero()[0, 0])} of the batch "
-                    f"beside its attention, before attention {call}, and not those of the first: it treats images "
-                    f"differently by what they show: {CHOOSE_OTHERS}"
-                )
+
+
+def _check_unmixed(
+    model: nn.Module,
+    images: Tensor,
+    values_of: Callable[[Tensor], list[Tensor]],
+    before: Sequence[Tensor],
+    calls: Sequence[int],
+    turned: tuple[int, ...],
+) -> None:
+    """Raise a ValueError if a change of one quarter moves tokens in a later layer that it left as they were before.
+
+    Tokens are as they were if their values are equal to the last bit.
+    """
+    after = values_of(_changed(images, turned=turned))
+    still = reduce(before[0] == after[0], "b h m d -> b m", "all")
+    for call, *of_call in zip(calls[1:], before[1:], after[1:], strict=True):
+        of_layer = _moved(*of_call)
+        count = min(of_layer.shape[1], still.shape[1])  # class attention has one token more, in front
+        moved_late = (of_layer[:, -count:] > 0) & still[:, -count:]
+        if moved_late.any():  # values behind a ReLU may be zero with any pixels
+            whole = _moved(before[0], values_of(_changed(images, part=1))[0])
+            moved_late &= whole[:, -count:] > 0
+        mixed = moved_late.any(dim=1)
+        if mixed.any() and not mixed[0]:  # what the first image shows, other experiments have found
+            raise ValueError(
+                f"{type(model).__name__} mixes the tokens of image {int(mixed.nonzero()[0, 0])} of the batch beside "
+                f"its attention, before attention {call}, and not those of the first: it treats images differently by "
+                f"what they show: {CHOOSE_OTHERS}"
+            )
 
 
 @torch.no_grad()
@@ -108,7 +129,8 @@ def check_every_skip(
     images = images.detach().clone()
     last: list[Tensor] = []
     with place.seen(lambda tokens: last.append(tokens.detach().clone())) if place else nullcontext():
-        _, *later = _moves(model, images, _changed(images), calls, orders, torch.zeros)
+        before, after = (_values(model, each, calls, orders, torch.zeros) for each in (images, _changed(images)))
+    later = [_moved(*values) for values in list(zip(before, after, strict=True))[1:]]
     if len(last) == 2 and len(last[0]) == len(images):  # of the images, and of the changed ones
         later.append(_moved(*(tokens[:, None] for tokens in last)))
     for call, of_layer in zip(calls, later, strict=False):
@@ -119,36 +141,6 @@ def check_every_skip(
                 f"{int((~follows).nonzero()[0, 0])} of the batch, and one for the first: it treats images differently "
                 f"by what they show: {CHOOSE_OTHERS}"
             )
-
-
-def _moves(
-    model: nn.Module,
-    images: Tensor,
-    changed: Tensor,
-    calls: Sequence[int],
-    orders: Orders,
-    own: Callable[[int], Tensor],
-) -> list[Tensor]:
-    """Return how much changed images move the values of each token in each layer, (B, M) each."""
-    return [_moved(*values) for values in zip(*_both(model, images, changed, calls, orders, own), strict=True)]
-
-
-def _both(
-    model: nn.Module,
-    images: Tensor,
-    changed: Tensor,
-    calls: Sequence[int],
-    orders: Orders,
-    own: Callable[[int], Tensor],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the values (B, H, M, d) of each layer for images, and for changed ones.
-
-    ``own`` returns the weights (N,) of tokens to themselves, all that attention has meanwhile.
-    """
-    before, after = (_values(model, each, calls, orders, own) for each in (images, changed))
-    for values in (before, after):
-        check_count(model, len(values), len(images), len(calls))
-    return before, after
 
 
 def _moves_much(moves: Tensor) -> Tensor:
@@ -181,7 +173,10 @@ def _changed(images: Tensor, seed: int = 0, part: float = 0.5, turned: tuple[int
 def _values(
     model: nn.Module, images: Tensor, calls: Sequence[int], orders: Orders, own: Callable[[int], Tensor]
 ) -> list[Tensor]:
-    """Return the values (B, H, M, d) of each layer, in the first order, if each token attends to itself alone."""
+    """Return the values (B, H, M, d) of each layer, in the first order, if each token attends to itself alone.
+
+    ``own`` returns the weights (N,) of tokens to themselves, all that attention has meanwhile.
+    """
     seen = []
 
     def alone(call: int, attn: Tensor) -> Tensor:
@@ -196,6 +191,7 @@ def _values(
     intercepted = intercept(model, images, alone)
     with intercepted:
         model(images)
+    check_count(model, len(seen), len(images), len(calls))
     return seen
 
 
