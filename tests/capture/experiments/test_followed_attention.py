@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.capture.test_invented_models import EXACT, IMAGES, Layer, invented
+from vit.capture.attention_output import SAME_IN_DOUBLE
 from vit.capture.experiments.followed_attention import STRENGTH, ExchangedWeights
 
 
@@ -60,3 +61,18 @@ def test_as_many_copies_as_tokens_are_one_more():
     exchange = ExchangedWeights(range(15), num_tokens=16)
     exchange.run(invented(*(Layer() for _ in range(15))), IMAGES[:1])
     assert exchange.count == 17
+
+
+def test_the_copies_are_the_image_as_it_is():
+    model, passed = invented(Layer(), Layer()), []
+    model.register_forward_pre_hook(lambda _, args: passed.append(args[0]))
+    ExchangedWeights([0, 1], num_tokens=16).run(model, IMAGES[:1])
+    assert torch.equal(passed[-1], IMAGES[:1].repeat(3, 1, 1, 1))
+
+
+def test_rounding_is_a_share_of_the_largest_number_that_is_expected():
+    exchange, *_ = reached()
+    copies = torch.randn(3, 16, 12, dtype=torch.float64)
+    allowed = exchange.allowed(invented(Layer(), Layer()), copies)
+    assert allowed == SAME_IN_DOUBLE * float(exchange.expected().abs().max())
+    assert exchange.allowed(invented(Layer(), Layer()), 1e15 * copies) is None

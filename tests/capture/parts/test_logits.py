@@ -10,6 +10,7 @@ from tests.capture.handwritten_attention import expected_attention, fused, spell
 from tests.capture.wrapped_model import Around
 from vit.capture import capture_attention, examine
 from vit.capture.interception.kernels import count_kernels
+from vit.capture.parts.logits import logits_of
 from vit.explain import Features, explain
 
 IMAGES = torch.randn(2, 3, 6, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -98,3 +99,8 @@ def test_quantised_layers_are_read_where_they_can_be():
     assert_close(list(capture_attention(model, images)), expected_attention(model, images), rtol=0, atol=0.02)
     with pytest.raises(ValueError, match="logits of Spelled have no gradient, as of quantised layers, so which tokens"):
         explain(model, images)
+
+
+def test_sparse_logits_are_returned_dense():
+    with pytest.raises(ValueError, match=r"logits that are torch.sparse_coo: return logits.to_dense"):
+        logits_of(torch.eye(3).to_sparse())

@@ -160,13 +160,14 @@ class Conditioned(Layer):
         return F.linear(tokens, self.qkv.weight, self.qkv.bias).unflatten(-1, (3, 3, -1)).permute(2, 0, 3, 1, 4)
 
 
-@pytest.mark.parametrize("condition", ["nothing", "a number", "a token", "other tokens"])
+@pytest.mark.parametrize("condition", ["nothing", "a number", "a token", "a token of each image", "other tokens"])
 def test_tokens_are_found_among_the_arguments_of_a_layer(condition):
     def run(model, images):
         conditions = {
             "nothing": None,
             "a number": torch.tensor(3.0),
             "a token": model.first,
+            "a token of each image": model.first.expand(len(images), -1, -1),
             "other tokens": model.embed(images),
         }
 
